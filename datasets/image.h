@@ -1,0 +1,55 @@
+/* Decoding: JPEG and PNG bytes to 8-bit RGB, with limits before any allocation.
+ *
+ * The type is read from magic bytes, never from the name. Grey is replicated, palettes are expanded, 16-bit is
+ * rounded to 8 (scale 65535), alpha is dropped like Pillow's convert("RGB") (or composited, by policy),
+ * CMYK/YCCK become RGB by the Adobe marker's rules. EXIF orientation is ignored or applied by policy;
+ * a broken EXIF block never fails the image.
+ */
+#ifndef TTV_DATASETS_IMAGE_H
+#define TTV_DATASETS_IMAGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/status.h"
+
+typedef struct Image {
+    uint8_t *pixels; /* [height, width, 3]; mem_free through image_free */
+    int64_t width, height;
+} Image;
+
+typedef enum AlphaPolicy { ALPHA_DROP, ALPHA_COMPOSITE_BLACK, ALPHA_COMPOSITE_WHITE } AlphaPolicy;
+
+typedef struct ImageOptions {
+    int64_t max_pixels;       /* 0: 178,956,970 */
+    bool check_plausible;     /* refuse when pixels > 8,256 (PNG) or 170 (JPEG) times the file's bytes */
+    bool apply_orientation;   /* EXIF */
+    bool strict;              /* decoder warnings (truncated data...) are errors; false: keep what decoded */
+    AlphaPolicy alpha;
+} ImageOptions;
+/* Strict, plausibility checked, orientation ignored, alpha dropped. */
+ImageOptions image_options_default(void);
+
+/* What the header says. */
+typedef struct ImageInfo {
+    const char *format;    /* "jpeg", "png" */
+    int64_t width, height; /* as stored */
+    int channels, bits;
+    int orientation;       /* EXIF 1..8; 1 when absent or broken */
+    bool progressive_or_interlaced;
+} ImageInfo;
+
+/* Messages start with `name`. STATUS_DATA for anything that is not a whole, plausible JPEG or PNG: the text
+ * says what the bytes are (GIF, WebP, HTML, text, empty, ...). */
+Status image_probe(const void *bytes, size_t size, const char *name, ImageInfo *info);
+Status image_decode(const void *bytes, size_t size, const char *name, const ImageOptions *o, Image *out,
+                    ImageInfo *info);
+/* Reads a regular file; FIFOs, folders and devices are refused. */
+Status image_read(const char *path, const ImageOptions *o, Image *out, ImageInfo *info);
+void image_free(Image *image);
+
+/* 8-bit RGB PNG, atomic. */
+Status image_write_png(const char *path, const Image *image);
+
+#endif

@@ -1,0 +1,22 @@
+/* Pillow-exact resampling of 8-bit RGB (vittt.md section 8.3): separable, horizontal pass first, 8-bit rounding in
+ * between, 22-bit fixed-point weights. No differing byte against Pillow 9.4 (tests/golden). */
+#ifndef TTV_DATASETS_RESIZE_H
+#define TTV_DATASETS_RESIZE_H
+
+#include "datasets/image.h"
+
+typedef enum Filter { FILTER_BILINEAR, FILTER_BICUBIC, FILTER_LANCZOS } Filter;
+
+/* Work memory reused between calls; zero-initialise, free at the end. One per thread. */
+typedef struct ResizeScratch {
+    void *memory;
+    size_t bytes;
+} ResizeScratch;
+void resize_scratch_free(ResizeScratch *s);
+
+/* Box [left, left+box_w) x [top, top+box_h) of src (integer pixels inside src), as if cropped first, resized
+ * into dst[out_h,out_w,3]. */
+Status resize_box(const Image *src, int64_t left, int64_t top, int64_t box_w, int64_t box_h, Filter filter,
+                  uint8_t *dst, int64_t out_w, int64_t out_h, ResizeScratch *scratch);
+
+#endif

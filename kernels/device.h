@@ -1,0 +1,82 @@
+/* Device: where tensors live and kernels run, and the arenas that own device memory.
+ *
+ * One Device per processor: "cpu" or "cuda:N". It holds the kernel table, library handles, and four
+ * arenas: weights (parameters and their bf16 shadow), state (gradients, Adam moments), step (activations
+ * and gradients of one step) and scratch (a kernel's own temporaries, reset by each kernel).
+ * Arenas grow in the first step only: afterwards the sequence of sizes repeats, so addresses repeat too and
+ * a whole step can be captured as a CUDA graph.
+ * Threads: one thread at a time per Device.
+ */
+#ifndef TTV_KERNELS_DEVICE_H
+#define TTV_KERNELS_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/status.h"
+#include "core/tensor.h"
+
+typedef struct Device Device;
+typedef struct Kernels Kernels;
+
+typedef enum DeviceKind { DEVICE_CPU, DEVICE_CUDA } DeviceKind;
+
+/* Bump allocator over large blocks, with free lists by exact size. */
+typedef struct ArenaBlock ArenaBlock;
+typedef struct ArenaFree ArenaFree;
+typedef struct Arena {
+    Device *device;
+    const char *name;
+    ArenaBlock *blocks; /* newest first */
+    ArenaBlock *current;
+    ArenaFree *free_lists;
+    size_t used;     /* bytes handed out now */
+    size_t peak;     /* largest `used` ever */
+    size_t reserved; /* bytes taken from the device */
+    int64_t growths; /* calls to the device's allocator so far: constant after step 1 (tested) */
+} Arena;
+
+Status arena_init(Arena *a, Device *device, const char *name);
+void arena_free(Arena *a);
+/* `bytes` at a 256-byte boundary; contents undefined. STATUS_MEMORY says need, free and arena. */
+Status arena_take(Arena *a, size_t bytes, void **out);
+/* Gives a region back for reuse by a request of the same rounded size. */
+void arena_give(Arena *a, void *region, size_t bytes);
+/* Forgets every region; keeps the blocks. */
+void arena_reset(Arena *a);
+/* A tensor of the given description in the arena. */
+Status arena_tensor(Arena *a, DType dtype, int rank, const int64_t *shape, Tensor *out);
+
+struct Device {
+    DeviceKind kind;
+    int index;              /* card number; 0 for the CPU */
+    char name[128];         /* what the hardware calls itself */
+    const Kernels *k;       /* kernels_cpu or kernels_cuda */
+    Arena weights, state, step, scratch;
+    bool allow_tf32;        /* f32 products may round operands to tf32 (CUDA only) */
+    void *backend;          /* streams, handles, primitive caches of the backend */
+};
+
+/* spec: "cpu", "cuda", "cuda:1". STATUS_DEVICE with a plain reason when there is no such device, the
+ * driver is too old, or the build lacks CUDA or the card's architecture. */
+Status device_open(const char *spec, Device **out);
+void device_close(Device *d);
+
+/* Bytes free and in all on the device. */
+Status device_memory(Device *d, size_t *available, size_t *total);
+
+/* Raw memory: for arenas. */
+Status device_alloc(Device *d, size_t bytes, void **out);
+void device_release(Device *d, void *memory);
+
+/* push: host -> device, pull: device -> host, same dtype and count. pull waits for the result;
+ * push may return before the copy ran, after it has read `src` (or src is pinned). */
+Status device_push(Device *d, Tensor dst, const void *src);
+Status device_pull(Device *d, void *dst, Tensor src);
+Status device_sync(Device *d);
+
+/* The CPU's worker threads (OpenMP); 0: the machine's default. */
+void device_set_threads(int threads);
+
+#endif

@@ -1,0 +1,36 @@
+/* AdamW over the flat block, global-norm clipping, warm-up + cosine (vittt.md 7). */
+#ifndef TTV_NN_OPTIM_H
+#define TTV_NN_OPTIM_H
+
+#include "nn/params.h"
+
+typedef struct AdamWOptions {
+    float beta1, beta2, eps, weight_decay;
+    float clip_norm; /* <= 0: no clipping */
+} AdamWOptions;
+
+typedef struct AdamW {
+    Params *params;
+    AdamWOptions options;
+    Tensor m, v;           /* F32 flat blocks in the state arena */
+    Tensor lr, control;    /* F32 [1], [4] on the device (kernels.h) */
+    Tensor taken;          /* I64 [1]: optimiser steps really taken (k of the bias correction) */
+} AdamW;
+
+Status adamw_init(AdamW *o, Params *p, AdamWOptions options);
+/* One step with the gradients in params. Nothing changes when the norm is not finite. */
+Status adamw_step(AdamW *o, double lr);
+/* Norm and clip coefficient of the last step (waits for the device). */
+Status adamw_report(AdamW *o, float *norm, float *clip);
+Status adamw_taken(AdamW *o, int64_t *taken);
+Status adamw_set_taken(AdamW *o, int64_t taken);
+
+/* Learning rate of optimiser step t, 0-based (vittt.md 7.1): warm-up in steps `warmup_steps`, total `total_steps`;
+ * the cosine is not shifted by the warm-up. */
+typedef struct Schedule {
+    double base, warmup_start, floor;
+    int64_t warmup_steps, total_steps;
+} Schedule;
+double schedule_lr(const Schedule *s, int64_t step);
+
+#endif

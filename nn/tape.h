@@ -1,0 +1,93 @@
+/* The tape: a flat record of one forward pass, replayed backwards for gradients.
+ *
+ * An op (nn/ops_*.c) checks shapes, takes its output from the device's step arena, calls its kernel and
+ * records a Node; its backward sits right below it. Model code is forward only.
+ *
+ * Errors are sticky: once an op fails, every later op returns the tape's poison value at once and
+ * tape_status() tells the first failure. Look at it once per pass.
+ *
+ * Ownership: Vars live in the tape and die at tape_reset(); parameters are Vars that live in Params.
+ * Memory: while recording, values live until the backward has passed them, then go back to the arena. Without
+ * recording, model code gives a value back with tape_drop() after its last use.
+ */
+#ifndef TTV_NN_TAPE_H
+#define TTV_NN_TAPE_H
+
+#include "kernels/kernels.h"
+
+typedef struct Tape Tape;
+
+typedef struct Var {
+    Tensor value;
+    Tensor grad;      /* memory for the gradient; data NULL until first needed */
+    bool wants_grad;
+    bool grad_ready;  /* something was written: the next contribution accumulates */
+    bool is_param;    /* lives in Params: never freed by the tape */
+    bool is_view;     /* shares the memory of `base` (value and grad) */
+    struct Var *base;
+    const char *name; /* for messages; may be NULL */
+} Var;
+
+#define NODE_INPUTS 8
+#define NODE_SAVED  4
+
+typedef struct Node Node;
+struct Node {
+    const char *op;
+    Status (*backward)(Tape *t, Node *n);
+    Var *in[NODE_INPUTS];
+    Var *out;
+    Tensor saved[NODE_SAVED]; /* step-arena memory of the node, freed after its backward */
+    union {
+        float f[4];
+        VitttShape vittt;
+    } u;
+    int64_t i[6];
+};
+
+Status tape_new(Device *d, Tape **out);
+void tape_free(Tape *t);
+
+/* Starts a pass: forgets all Vars and nodes and resets the step arena. */
+void tape_reset(Tape *t, bool recording);
+bool tape_recording(const Tape *t);
+Device *tape_device(const Tape *t);
+/* dtype of activations for this tape: F32 or BF16 (set once, before the first pass). */
+void tape_set_act(Tape *t, DType act);
+DType tape_act(const Tape *t);
+
+Status tape_status(const Tape *t);
+/* Records a failure (first one wins) and returns the poison Var. */
+Var *tape_fail(Tape *t, Status s);
+
+/* A value the tape did not compute. The memory stays the caller's. */
+Var *tape_input(Tape *t, Tensor value, const char *name);
+/* As tape_input, and its gradient is wanted (tests, d loss / d image). */
+Var *tape_input_grad(Tape *t, Tensor value, const char *name);
+
+/* Building an op: output Var with step-arena memory. */
+Var *tape_output(Tape *t, DType dtype, int rank, const int64_t *shape);
+/* Memory that lives as long as the node (saved) or until tape_reset. */
+Status tape_take(Tape *t, DType dtype, int rank, const int64_t *shape, Tensor *out);
+void tape_give(Tape *t, Tensor memory);
+/* Appends a node for `out` when recording and any input wants a gradient; sets out->wants_grad. Returns
+ * the node to fill in, or NULL when nothing is to be recorded (then saved tensors are not needed). */
+Node *tape_record(Tape *t, const char *op, Status (*backward)(Tape *, Node *), Var *out, int inputs,
+                  Var *const *in);
+/* Whether tape_record() will record for these inputs (to decide on saving before the kernel runs). */
+bool tape_will_record(const Tape *t, int inputs, Var *const *in);
+
+/* For backward functions: where the gradient of v goes. Takes memory on first use, marks it ready. */
+Grad tape_grad(Tape *t, Var *v);
+
+/* loss must be F32 [1]; seeds d loss = `seed` (1/accumulation steps) and walks the nodes from the end. Frees
+ * values, saved memory and gradients on the way, except those of inputs and parameters. */
+Status tape_backward(Tape *t, Var *loss, float seed);
+
+/* The caller needs v no more. Recording: no effect. Otherwise its memory goes back to the arena. */
+void tape_drop(Tape *t, Var *v);
+
+/* Statistics of the last pass. */
+int64_t tape_nodes(const Tape *t);
+
+#endif

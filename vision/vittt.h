@@ -1,0 +1,53 @@
+/* The plain ViTTT image classifier (vittt.md sections 1, 4.1, 5, 6). */
+#ifndef TTV_VISION_VITTT_H
+#define TTV_VISION_VITTT_H
+
+#include "core/config.h"
+#include "nn/ops.h"
+#include "nn/params.h"
+#include "ttt/vittt_mixer.h"
+
+/* Section [model] of a configuration. */
+typedef struct VitttConfig {
+    char preset[CONFIG_TEXT];   /* vittt_tiny, vittt_small, vittt_base, or "custom" */
+    int64_t image_size, patch, width, depth, heads, mlp_ratio, classes;
+    double drop_path;           /* rate of the last block */
+    char mixer[CONFIG_TEXT];    /* variant name (ttt/vittt_mixer.h) */
+    int form;                   /* VitttForm */
+} VitttConfig;
+extern const Option vittt_options[];
+
+/* Fills width, depth, ... from `preset` for keys that the configuration did not set itself; accepts
+ * vittt_tiny, vittt-t, vittt_t, ...; checks that the sizes fit. */
+Status vittt_config_resolve(VitttConfig *c, const Config *source);
+
+typedef struct VitttBlock {
+    Var *cpe_w, *cpe_b, *norm1_w, *norm1_b, *norm2_w, *norm2_b, *fc1_w, *fc1_b, *fc2_w, *fc2_b;
+    VitttMixer mixer;
+    double drop_path;
+} VitttBlock;
+
+typedef struct Vittt {
+    VitttConfig config;
+    Var *patch_w, *patch_b, *norm_w, *norm_b, *head_w, *head_b;
+    VitttBlock *blocks;
+    Tensor drop_scale; /* F32 [2*depth, max batch] on the device; rows of scale for stochastic depth */
+    int64_t max_batch;
+} Vittt;
+
+/* Registers all parameters (published names and order) in `p`; call params_build afterwards. */
+Status vittt_new(const VitttConfig *c, Params *p, Vittt **out);
+void vittt_free(Vittt *m);
+
+/* Stochastic-depth scales for one micro-step into drop_scale, keyed by (seed, step, micro); a no-op when drop_path is 0. */
+Status vittt_draw_drop_path(Vittt *m, Device *d, uint64_t seed, int64_t step, int64_t micro,
+                            int64_t batch);
+
+/* image [B,H,W,3] normalised, act dtype -> logits F32 [B,classes]. Any H, W that are multiples of the patch.
+ * training: stochastic depth as drawn. */
+Var *vittt_forward(Vittt *m, Tape *t, Var *image, bool training);
+
+/* Multiply-adds of one image of the configured size (the analytic count of vittt.md 2.5). */
+int64_t vittt_macs(const VitttConfig *c);
+
+#endif
