@@ -19,6 +19,7 @@
 
 typedef struct Device Device;
 typedef struct Kernels Kernels;
+typedef struct DeviceMemory DeviceMemory; /* kernels/backend.h */
 
 typedef enum DeviceKind { DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 
@@ -54,8 +55,9 @@ struct Device {
     char name[128];         /* what the hardware calls itself */
     const Kernels *k;       /* kernels_cpu or kernels_cuda */
     Arena weights, state, step, scratch;
-    bool allow_tf32;        /* f32 products may round operands to tf32 (CUDA only) */
-    void *backend;          /* streams, handles, primitive caches of the backend */
+    bool allow_tf32;            /* f32 products may round operands to tf32 (CUDA only) */
+    const DeviceMemory *memory; /* the backend's allocator and copies */
+    void *backend;              /* streams, handles, primitive caches of the backend */
 };
 
 /* spec: "cpu", "cuda", "cuda:1". STATUS_DEVICE with a plain reason when there is no such device, the
@@ -78,5 +80,9 @@ Status device_sync(Device *d);
 
 /* The CPU's worker threads (OpenMP); 0: the machine's default. */
 void device_set_threads(int threads);
+
+/* Whether the running processor has every instruction set that this build was compiled for (-march);
+ * STATUS_DEVICE names the missing one. device_open("cpu") asks first. */
+Status device_check_cpu(void);
 
 #endif
