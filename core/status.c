@@ -27,9 +27,10 @@ Status status_context(Status code, const char *format, ...) {
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    size_t used = strlen(text);
-    snprintf(text + used, sizeof text - used, ": %s", message);
-    memcpy(message, text, sizeof text);
+    char joined[2 * MESSAGE_SIZE + 2];
+    snprintf(joined, sizeof joined, "%s: %s", text, message);
+    joined[MESSAGE_SIZE - 1] = '\0';
+    memcpy(message, joined, sizeof message);
     return code;
 }
 
