@@ -1,7 +1,9 @@
 /* What every command of `ttv` shares: one table per command, parsed with the option tables of
  * core/config.h, so that --help, the parser, completion and the tests cannot drift apart.
  *
- * tools/ is the only room with stdout, stderr, exit codes and signals. Data goes to stdout, messages to stderr.
+ * tools/ is the only room with stdout, stderr, exit codes and signals. Data goes to stdout,
+ * messages to stderr. Exit codes: 0 ok, 1 negative result, 2 usage, 3 bad input, 4 I/O, 5 device or
+ * memory, 6 numeric, 75 stopped and saved, 130/143 after SIGINT/SIGTERM, 141 broken pipe.
  */
 #ifndef TTV_TOOLS_CLI_H
 #define TTV_TOOLS_CLI_H
@@ -17,53 +19,97 @@ typedef struct Command {
     const char *aliases;  /* "cls train|vittt train", may be NULL */
     const char *summary;  /* one line for `ttv help` */
     const char *synopsis; /* "ttv classify [flags] PATH..." */
-    const char *examples; /* leads --help */
-    const char *letters;  /* one-letter flags: "b=batch-size j=workers o=output" */
-    /* The command's sections with their value structs (static storage); *count of them. Sections are parsed
-     * from -c/--config FILE, --set section.key=value and flags. Flags common to all commands (help, verbose,
-     * quiet, color, no-progress, json where it applies) come from common_options. */
+    const char *examples; /* leads --help; lines that end in newline */
+    const char *letters;  /* one-letter flags: "b=batch-size j=workers o=output"; may be NULL */
+    /* The command's sections with their value structs (static storage); *count of them. Sections
+     * are parsed from -c/--config FILE, --set section.key=value and flags. The section [common]
+     * (below) is added by the framework. */
     const Section *(*sections)(int *count);
+    /* Sections that a configuration file may hold but that offer no flags here (a training file
+     * given to eval): their keys are checked all the same. May be NULL. See sections.h. */
+    const Section *(*hidden)(int *count);
     /* Positionals are what remains. Returns the exit code. Report errors with cli_fail(). */
     int (*run)(Config *config, int argc, char **argv);
 } Command;
 
 /* The commands, in help order; NULL-terminated. */
 extern const Command *const commands[];
-extern const Command command_train, command_eval, command_classify, command_inspect, command_data_check,
-    command_bench;
+extern const Command command_train, command_eval, command_classify, command_inspect,
+    command_data_check, command_bench;
 
 /* Section [common] of every command; values in `common`. */
 typedef struct CommonOptions {
-    bool json;        /* --json: machine-readable result on stdout */
-    bool quiet;       /* -q: errors only */
-    bool verbose;     /* -v: debug notes too */
-    int color;        /* auto, always, never */
-    bool progress;    /* --no-progress */
+    bool json;                /* --json: machine-readable result on stdout */
+    bool quiet;               /* -q: errors only */
+    bool verbose;             /* -v: debug notes too */
+    int color;                /* auto, always, never */
+    bool progress;            /* --no-progress */
     char device[CONFIG_TEXT]; /* --device cpu | cuda | cuda:N */
-    int precision;    /* --precision fp32 | tf32 | bf16 */
-    int64_t threads;  /* --threads: OpenMP threads of the CPU backend; 0: all */
+    int precision;            /* --precision fp32 | tf32 | bf16 */
+    int64_t threads;          /* --threads: OpenMP threads of the CPU backend; 0: all */
 } CommonOptions;
 extern CommonOptions common;
 extern const Option common_options[];
 
+/* ---- cli.c ---- */
+
+/* Whole program: finds the command, parses, runs, flushes; the exit code. */
+int cli_main(int argc, char **argv);
+
 /* Prints "ttv: error: <message>" to stderr and returns the status' exit code. */
 int cli_fail(Status s);
-/* STATUS_USAGE with a message, and the hint "see 'ttv <command> --help'". */
+/* Prints a usage message and the hint "see 'ttv <command> --help'"; returns 2. */
 int cli_usage(const Command *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* stdout with checked writes: a full disk or /dev/full ends with exit code 4, a broken pipe silently with 141. */
+/* The device of --device/--threads/--precision, or an error. *act: DType of activations. */
+struct Device;
+Status cli_device(struct Device **device, int *act_dtype);
+
+/* ---- cli_help.c ---- */
+
+void help_program(void (*print)(const char *format, ...));
+/* all: also keys without a flag, with section.key names, defaults and limits. */
+void help_command(const Command *c, const Config *config, bool all);
+void help_version(void);
+
+/* ---- cli_output.c ---- */
+
+/* stdout with checked writes: a full disk or /dev/full ends with exit code 4, a broken pipe
+ * silently with 141. */
 void out_printf(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void out_text(const char *text);
-void out_path(const char *path); /* escaped with text_printable when stdout is a terminal, raw otherwise */
+void out_bytes(const void *data, size_t size);
+void out_path(const char *path); /* escaped with text_printable on a terminal, raw otherwise */
+/* A write failed already: a long loop may end early. */
+bool out_failed(void);
 /* Flushes; returns the exit code to use instead of `code` when writing failed. */
 int out_finish(int code);
 
-/* Progress: one rewriting line on a terminal, a plain line every `every_s` seconds otherwise; quiet: none. */
+/* A plain line on stderr (newline added), unless --quiet. */
+void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* An error line on stderr in any case. */
+void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* From now on notes, warnings and errors also go to this file (log.txt); NULL: no more. */
+struct _IO_FILE;
+void output_tee(struct _IO_FILE *file);
+/* Installs the log sink, ignores SIGPIPE and SIGXFSZ. Called by cli_main. */
+void output_start(void);
+
+/* ---- cli_progress.c ---- */
+
+/* Progress on stderr: one rewriting line on a terminal, a plain line every `every_s` seconds
+ * otherwise (0: each call); nothing with --quiet or --no-progress. */
 void progress_line(double every_s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Wipes the line before other output (cli_output does it itself). */
+void progress_clear(void);
 void progress_end(void);
 
-/* Device of --device/--precision/--threads, or an error. *act: dtype of activations. */
-struct Device;
-Status cli_device(struct Device **device, int *act_dtype);
+/* ---- cli_signals.c ---- */
+
+/* SIGINT, SIGTERM and SIGUSR1 call `request` (async-signal-safe); a second SIGINT ends the process
+ * at once. */
+void signals_catch(void (*request)(void));
+/* Exit code after a stop: 130, 143, 75 for SIGUSR1; 0 when no signal came. */
+int signals_exit_code(void);
 
 #endif

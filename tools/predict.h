@@ -1,0 +1,42 @@
+/* The one way from 8-bit pixels to class scores: eval, classify, the validation during training and
+ * bench all run this.
+ */
+#ifndef TTV_TOOLS_PREDICT_H
+#define TTV_TOOLS_PREDICT_H
+
+#include "tools/model_io.h"
+
+typedef struct Predictor {
+    const Model *model;
+    Tape *tape;
+    Tensor pixels; /* U8 [batch,S,S,3] in the weights arena */
+    int64_t batch;
+} Predictor;
+
+/* `batch`: the largest count that predict() will get. The model must outlive the predictor. */
+Status predictor_open(Predictor *p, const Model *m, int64_t batch);
+void predictor_close(Predictor *p);
+
+/* pixels [count,S,S,3], as preprocess_apply leaves them -> logits [count,classes], on the host. */
+Status predict(Predictor *p, const uint8_t *pixels, int64_t count, float *logits);
+
+/* probs = softmax(logits), summed in double; may be the same memory. */
+void softmax_row(const float *logits, int64_t classes, float *probs);
+/* -log softmax(logits)[label]. */
+double loss_row(const float *logits, int64_t classes, int64_t label);
+/* Indices of the k largest scores, best first; equal scores: lower index first; NaN last. k <=
+ * classes. */
+void top_k(const float *scores, int64_t classes, int64_t k, int64_t *indices);
+/* Number of classes that come before `label` in the order of top_k: 0 = top-1. */
+int64_t label_rank(const float *scores, int64_t classes, int64_t label);
+
+/* Exact sums over scored images. */
+typedef struct Score {
+    int64_t scored, top1, top5, left_out;
+    double loss_sum;
+} Score;
+/* Adds a batch of logits; rows with valid[i] == 0 count as left out. valid NULL: all valid. */
+void score_add(Score *s, const float *logits, int64_t count, int64_t classes, const int64_t *labels,
+               const uint8_t *valid);
+
+#endif

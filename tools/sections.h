@@ -1,0 +1,84 @@
+/* The configuration sections that training, scoring and classifying share, each with one static
+ * value struct, so that a file written for one command is understood by all.
+ *
+ *   [model] vision/vittt.h   [data] datasets/folder.h   [preprocess], [augment]
+ * datasets/transform.h [loader] [optim] [train] [run] here
+ */
+#ifndef TTV_TOOLS_SECTIONS_H
+#define TTV_TOOLS_SECTIONS_H
+
+#include "core/config.h"
+#include "datasets/folder.h"
+#include "datasets/transform.h"
+#include "vision/vittt.h"
+
+/* Section [loader]. */
+typedef struct LoaderConfig {
+    int64_t batch_size; /* images a micro-step */
+    int64_t workers;    /* decoding threads; 0: one per processor */
+    int64_t prefetch;   /* batches ahead */
+} LoaderConfig;
+
+/* Section [optim]: vittt.md 7. lr, warm-up start and floor scale with the batch unless lr is given.
+ */
+typedef struct OptimConfig {
+    double lr; /* 0: lr_base * batch * grad_accum_steps / lr_base_size */
+    double lr_base, lr_base_size;
+    double warmup_lr, min_lr; /* for lr == lr_base; scaled like it */
+    double warmup_epochs;
+    double weight_decay, beta1, beta2, eps, clip_grad;
+} OptimConfig;
+
+/* Section [train]. */
+typedef struct TrainConfig {
+    int64_t epochs, max_steps, grad_accum_steps, seed;
+    double smoothing;
+    double fraction;     /* share of the training images */
+    double time_limit_s; /* 0: none */
+    double val_interval; /* epochs */
+    int64_t log_interval, give_up_after;
+    bool augment; /* --no-aug: the evaluation transform */
+    bool overfit_batch;
+    char initial_checkpoint[CONFIG_TEXT];
+} TrainConfig;
+
+/* Section [run]. */
+typedef struct RunConfig {
+    char output[CONFIG_TEXT]; /* run folder */
+    char resume[CONFIG_TEXT]; /* none, auto, last, or a run folder */
+    bool exist_ok, dry_run;
+    int64_t save_every; /* optimiser steps; 0: every epoch */
+    double save_minutes;
+    int64_t checkpoint_hist;
+} RunConfig;
+
+typedef struct Settings {
+    VitttConfig model;
+    DataConfig data;
+    Preprocess preprocess;
+    Augment augment;
+    LoaderConfig loader;
+    OptimConfig optim;
+    TrainConfig train;
+    RunConfig run;
+} Settings;
+extern Settings settings;
+
+/* The section of that name, bound to `settings`; for building a command's list:
+ *     static const Section *sections(int *count) {
+ *         static Section list[3];
+ *         list[0] = section_of("model"); ...
+ * A name that does not exist is a program error (abort in tests: name NULL). */
+Section section_of(const char *name);
+/* The listed sections ("model data loader") into list; returns their number. */
+int sections_fill(Section *list, int capacity, const char *names);
+
+/* Takes keys of INI text for those options of the named sections that nobody has set in `config`;
+ * `name` is the origin. When `changed` is given, calls it for keys that were set to something else.
+ */
+typedef void (*OverlayChange)(const char *section, const char *key, const char *stored,
+                              const char *now);
+Status config_overlay(Config *config, const char *text, size_t size, const char *name,
+                      const char *sections, OverlayChange changed);
+
+#endif
