@@ -37,6 +37,9 @@ extern const Command *const commands[];
 extern const Command command_train, command_eval, command_classify, command_inspect,
     command_data_check, command_bench;
 
+/* auto: bf16 on CUDA, fp32 on the CPU. */
+typedef enum Precision { PRECISION_AUTO, PRECISION_FP32, PRECISION_TF32, PRECISION_BF16 } Precision;
+
 /* Section [common] of every command; values in `common`. */
 typedef struct CommonOptions {
     bool json;                /* --json: machine-readable result on stdout */
@@ -65,11 +68,32 @@ int cli_usage(const Command *c, const char *format, ...) __attribute__((format(p
 struct Device;
 Status cli_device(struct Device **device, int *act_dtype);
 
+/* ---- cli_parse.c ---- */
+
+/* What the command line of one command asked for besides its options. */
+typedef struct Arguments {
+    bool help, help_all, version, print_config;
+    char **positional; /* borrowed strings */
+    int count;
+} Arguments;
+
+/* The command's sections, [common] and hidden sections as one Config; the first *shown sections (of
+ * those that config_each walks) offer flags. */
+Status cli_config(const Command *c, Config **config, int *shown);
+/* Fills `config` from -c files, then TTV_* variables, then --set and flags in their order. */
+Status cli_parse(const Command *c, Config *config, int argc, char **argv, Arguments *out);
+void arguments_free(Arguments *a);
+/* The option that a visible flag of the command names, or NULL; *section is set. */
+const Option *cli_find_flag(const Command *c, const char *flag, Section *section);
+/* The one-letter alias of a flag, 0 when there is none. */
+char cli_letter_of(const Command *c, const char *flag);
+
 /* ---- cli_help.c ---- */
 
-void help_program(void (*print)(const char *format, ...));
-/* all: also keys without a flag, with section.key names, defaults and limits. */
-void help_command(const Command *c, const Config *config, bool all);
+/* The short help of the program: stdout when asked for, stderr after a mistake. */
+void help_program(bool asked);
+/* Help of a command on stdout. all: also keys without a flag, with limits and section.key names. */
+void help_command(const Command *c, bool all);
 void help_version(void);
 
 /* ---- cli_output.c ---- */

@@ -1,0 +1,61 @@
+/* The progress line: rewritten in place on a terminal, now and then a plain line elsewhere, so that
+ * log files are not flooded. */
+#include "tools/cli.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+static bool line_shown;   /* a line without newline stands on the terminal */
+static double last_shown; /* seconds, monotonic; 0: never */
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int terminal_columns(void) {
+    struct winsize size;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+    return 80;
+}
+
+void progress_line(double every_s, const char *format, ...) {
+    if (common.quiet || !common.progress) return;
+    bool terminal = isatty(STDERR_FILENO);
+    double now = now_s(), least = terminal ? 0.1 : every_s;
+    if (last_shown > 0 && now - last_shown < least) return;
+    last_shown = now;
+
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (!terminal) {
+        fprintf(stderr, "%s\n", text);
+        return;
+    }
+    int columns = terminal_columns();
+    if ((int)strlen(text) >= columns)
+        text[columns - 1] = 0; /* a wrapped line cannot be rewritten */
+    fprintf(stderr, "\r\033[K%s", text);
+    fflush(stderr);
+    line_shown = true;
+}
+
+void progress_clear(void) {
+    if (!line_shown) return;
+    fputs("\r\033[K", stderr);
+    line_shown = false;
+}
+
+void progress_end(void) {
+    progress_clear();
+    fflush(stderr);
+    last_shown = 0;
+}

@@ -1,0 +1,9 @@
+/* The table of commands, in the order of `ttv help`. */
+#include "tools/cli.h"
+
+#include <stddef.h>
+
+const Command *const commands[] = {
+    &command_train, &command_eval, &command_classify, &command_inspect, &command_data_check,
+    &command_bench, NULL,
+};

@@ -1,0 +1,176 @@
+/* Option tables of [loader], [optim], [train] and [run], and the shared value structs. */
+#include "tools/sections.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/memory.h"
+
+Settings settings;
+
+#define AT(type, field) offsetof(type, field)
+
+static const Option loader_options[] = {
+    {"batch_size", OPTION_INT, AT(LoaderConfig, batch_size), "128", 1, 65536, NULL, "batch-size",
+     "images per micro-step"},
+    {"workers", OPTION_INT, AT(LoaderConfig, workers), "0", 0, 1024, NULL, "workers",
+     "decoding threads; 0: one per processor; results do not depend on it"},
+    {"prefetch", OPTION_INT, AT(LoaderConfig, prefetch), "4", 1, 1024, NULL, NULL,
+     "batches prepared ahead"},
+    {0},
+};
+
+static const Option optim_options[] = {
+    {"lr", OPTION_FLOAT, AT(OptimConfig, lr), "0", 0, 100, NULL, "lr",
+     "learning rate; 0: lr_base * batch_size * grad_accum_steps / lr_base_size"},
+    {"lr_base", OPTION_FLOAT, AT(OptimConfig, lr_base), "5e-4", 0, 100, NULL, "lr-base",
+     "learning rate for lr_base_size images per step"},
+    {"lr_base_size", OPTION_FLOAT, AT(OptimConfig, lr_base_size), "512", 1, 1e9, NULL,
+     "lr-base-size", "images per step that lr_base is meant for"},
+    {"warmup_lr", OPTION_FLOAT, AT(OptimConfig, warmup_lr), "5e-7", 0, 100, NULL, "warmup-lr",
+     "start of the warm-up when lr is lr_base; scales with lr"},
+    {"min_lr", OPTION_FLOAT, AT(OptimConfig, min_lr), "5e-6", 0, 100, NULL, "min-lr",
+     "end of the cosine when lr is lr_base; scales with lr"},
+    {"warmup_epochs", OPTION_FLOAT, AT(OptimConfig, warmup_epochs), "20", 0, 1e6, NULL,
+     "warmup-epochs", "epochs of linear warm-up"},
+    {"weight_decay", OPTION_FLOAT, AT(OptimConfig, weight_decay), "0.05", 0, 10, NULL,
+     "weight-decay", "AdamW decay of matrices and kernels (not of 1-D parameters and biases)"},
+    {"beta1", OPTION_FLOAT, AT(OptimConfig, beta1), "0.9", 0, 0.999999, NULL, NULL,
+     "AdamW decay of the first moment"},
+    {"beta2", OPTION_FLOAT, AT(OptimConfig, beta2), "0.999", 0, 0.9999999, NULL, NULL,
+     "AdamW decay of the second moment"},
+    {"eps", OPTION_FLOAT, AT(OptimConfig, eps), "1e-8", 1e-30, 1, NULL, NULL, "AdamW epsilon"},
+    {"clip_grad", OPTION_FLOAT, AT(OptimConfig, clip_grad), "5", 0, 1e9, NULL, "clip-grad",
+     "global L2 norm that gradients are clipped to; 0: off"},
+    {0},
+};
+
+static const Option train_options[] = {
+    {"epochs", OPTION_INT, AT(TrainConfig, epochs), "300", 1, 1000000, NULL, "epochs",
+     "passes over the training images"},
+    {"max_steps", OPTION_INT, AT(TrainConfig, max_steps), "0", 0, 1e15, NULL, "max-steps",
+     "stop and save after this many optimiser steps; 0: off (the schedule keeps its length)"},
+    {"time_limit_s", OPTION_FLOAT, AT(TrainConfig, time_limit_s), "0", 0, 1e9, NULL, "time-limit",
+     "stop and save after this many seconds; 0: off"},
+    {"grad_accum_steps", OPTION_INT, AT(TrainConfig, grad_accum_steps), "1", 1, 65536, NULL,
+     "grad-accum-steps", "micro-steps per optimiser step"},
+    {"smoothing", OPTION_FLOAT, AT(TrainConfig, smoothing), "0.1", 0, 0.999, NULL, "smoothing",
+     "label smoothing s: target 1-s+s/classes for the label, s/classes elsewhere"},
+    {"seed", OPTION_INT, AT(TrainConfig, seed), "0", 0, 9.0e15, NULL, "seed",
+     "of every random stream: weights, order, augmentation, stochastic depth"},
+    {"fraction", OPTION_FLOAT, AT(TrainConfig, fraction), "1", 1e-9, 1, NULL, "fraction",
+     "share of the training images that is used"},
+    {"aug", OPTION_BOOL, AT(TrainConfig, augment), "true", 0, 0, NULL, "aug",
+     "train on the evaluation transform, without augmentation"},
+    {"val_interval", OPTION_FLOAT, AT(TrainConfig, val_interval), "1", 0, 1e6, NULL, "val-interval",
+     "epochs between validations; 0: only at the end"},
+    {"log_interval", OPTION_INT, AT(TrainConfig, log_interval), "50", 1, 1e9, NULL, "log-interval",
+     "steps between rows of metrics.jsonl and metrics.csv"},
+    {"give_up_after", OPTION_INT, AT(TrainConfig, give_up_after), "10", 1, 1e9, NULL, NULL,
+     "non-finite steps in a row that end the run"},
+    {"overfit_batch", OPTION_BOOL, AT(TrainConfig, overfit_batch), "false", 0, 0, NULL,
+     "overfit-batch", "train on the first batch again and again (a check of the set-up)"},
+    {"initial_checkpoint", OPTION_STRING, AT(TrainConfig, initial_checkpoint), "", 0, 0, NULL,
+     "initial-checkpoint", "start from these weights; the head is left out when classes differ"},
+    {0},
+};
+
+static const Option run_options[] = {
+    {"output", OPTION_STRING, AT(RunConfig, output), "runs/train", 0, 0, NULL, "output",
+     "run folder; when it exists, -2, -3, ... is appended"},
+    {"resume", OPTION_STRING, AT(RunConfig, resume), "none", 0, 0, NULL, "resume",
+     "none; last: continue the run in --output; auto: continue it if there is one; or a run "
+     "folder"},
+    {"exist_ok", OPTION_BOOL, AT(RunConfig, exist_ok), "false", 0, 0, NULL, "exist-ok",
+     "start in an existing folder that holds no checkpoint"},
+    {"save_every", OPTION_INT, AT(RunConfig, save_every), "0", 0, 1e15, NULL, "save-every",
+     "optimiser steps between checkpoints; 0: every epoch"},
+    {"save_minutes", OPTION_FLOAT, AT(RunConfig, save_minutes), "0", 0, 1e6, NULL, "save-minutes",
+     "minutes between checkpoints; 0: off"},
+    {"checkpoint_hist", OPTION_INT, AT(RunConfig, checkpoint_hist), "2", 0, 100000, NULL,
+     "checkpoint-hist", "newest checkpoints kept besides last and best"},
+    {"dry_run", OPTION_BOOL, AT(RunConfig, dry_run), "false", 0, 0, NULL, "dry-run",
+     "check data, model and disk, print the plan, write nothing"},
+    {0},
+};
+
+Section section_of(const char *name) {
+    const Section all[] = {
+        {"model", vittt_options, &settings.model},
+        {"data", data_options, &settings.data},
+        {"preprocess", preprocess_options, &settings.preprocess},
+        {"augment", augment_options, &settings.augment},
+        {"loader", loader_options, &settings.loader},
+        {"optim", optim_options, &settings.optim},
+        {"train", train_options, &settings.train},
+        {"run", run_options, &settings.run},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (strcmp(all[i].name, name) == 0) return all[i];
+    return (Section){0};
+}
+
+int sections_fill(Section *list, int capacity, const char *names) {
+    int count = 0;
+    while (*names && count < capacity) {
+        char name[32] = "";
+        size_t n = strcspn(names, " ");
+        if (n < sizeof name) memcpy(name, names, n);
+        list[count++] = section_of(name);
+        names += n;
+        names += strspn(names, " ");
+    }
+    return count;
+}
+
+/* ---- taking over a stored configuration ---- */
+
+/* Reads the stored text with structs of its own, so that typed and checked values come out. */
+typedef struct Stored {
+    Settings values;
+    Config *config;
+} Stored;
+
+static Status stored_read(Stored *s, const char *text, size_t size, const char *name) {
+    static const char *const names[] = {"model",  "data",  "preprocess", "augment",
+                                        "loader", "optim", "train",      "run"};
+    Section list[8];
+    for (int i = 0; i < 8; i++) {
+        list[i] = section_of(names[i]);
+        list[i].values = (char *)&s->values + ((char *)list[i].values - (char *)&settings);
+    }
+    TRY(config_new(list, 8, &s->config));
+    return config_read_text(s->config, text, size, name, true);
+}
+
+static Status overlay_option(Config *config, Stored *stored, const Section *section,
+                             const Option *o, const char *name, OverlayChange changed) {
+    if (!config_is_set(stored->config, section->name, o->key)) return STATUS_OK;
+    char now[CONFIG_TEXT + 8], then[CONFIG_TEXT + 8], assignment[CONFIG_TEXT + 128];
+    char *base = (char *)&stored->values + ((char *)section->values - (char *)&settings);
+    option_value_text(o, base, then, sizeof then);
+    option_value_text(o, section->values, now, sizeof now);
+    if (config_is_set(config, section->name, o->key)) {
+        if (changed && strcmp(now, then) != 0) changed(section->name, o->key, then, now);
+        return STATUS_OK;
+    }
+    snprintf(assignment, sizeof assignment, "%s.%s=%s", section->name, o->key, then);
+    return config_set(config, assignment, name);
+}
+
+Status config_overlay(Config *config, const char *text, size_t size, const char *name,
+                      const char *sections, OverlayChange changed) {
+    void *memory;
+    TRY(mem_alloc(&memory, 1, sizeof(Stored), "stored configuration"));
+    Stored *stored = memory;
+    Section list[8];
+    int count = sections_fill(list, 8, sections);
+    Status s = stored_read(stored, text, size, name);
+    for (int i = 0; i < count && s == STATUS_OK; i++)
+        for (const Option *o = list[i].options; o->key && s == STATUS_OK; o++)
+            s = overlay_option(config, stored, &list[i], o, name, changed);
+    config_free(stored->config);
+    mem_free(stored);
+    return s;
+}
