@@ -2,8 +2,11 @@
  * depthwise 3x3 fast-weight branch, both written by a single full-batch gradient step.
  *
  * Three equal forms: FUSED (one node, both backends' own kernels), COMPOSED (from ops: the reference, and
- * the only one for the ablation variants), PAIRS (the linear-attention, token-pair form of 2.4: O(N^2), for
- * proof and study).
+ * the one that every ablation variant trains in), PAIRS (the linear-attention, token-pair form of 2.4:
+ * O(N^2), for proof and study; all variants too).
+ *
+ * With BF16 activations COMPOSED and PAIRS lift q, k, v to F32 before the inner step, and FUSED keeps W' in
+ * F32 inside its kernel: the inner update never passes through BF16 (vittt.md 9).
  */
 #ifndef TTV_TTT_VITTT_MIXER_H
 #define TTV_TTT_VITTT_MIXER_H
@@ -35,15 +38,26 @@ typedef struct VitttVariant {
 Status vittt_variant_by_name(const char *name, VitttVariant *out);
 /* i-th name, NULL past the end. */
 const char *vittt_variant_name(int i);
+bool vittt_variant_is_base(VitttVariant v);
+
+/* What one COMPOSED forward pass wrote, for study and tests; each lives as long as the tape's other values
+ * (look before tape_backward). NULL where the variant has none. */
+typedef struct VitttTrace {
+    Var *g1, *g2, *u1, *u2; /* raw inner gradients G and trained weights W', F32 [B,nh,d,d] */
+    Var *dwc_g, *dwc_u;     /* the same of the depthwise branch, F32 [B,d,9] */
+} VitttTrace;
 
 typedef struct VitttMixer {
     int64_t width, heads; /* C, nh; C % nh == 0 */
     Var *w1, *w2, *w3, *qkv_w, *qkv_b, *proj_w, *proj_b;
     VitttVariant variant;
-    VitttForm form; /* FUSED falls back to COMPOSED for variants other than the base */
+    VitttForm form;    /* FUSED falls back to COMPOSED for variants other than the base */
+    VitttTrace *trace; /* optional, the caller's: filled by each COMPOSED pass */
 } VitttMixer;
 
-/* Registers the mixer's parameters as <prefix>qkv.weight etc., in the published order (w1 w2 w3 qkv proj). */
+/* Registers the mixer's parameters as <prefix>qkv.weight etc., in the published order (w1 w2 w3 qkv proj), with the
+ * initial values of vittt.md 6. The other fields of *m are set to the base mixer, FUSED. STATUS_USAGE when
+ * `heads` does not divide `width`. */
 Status vittt_mixer_register(VitttMixer *m, Params *p, const char *prefix, int64_t width, int64_t heads);
 
 /* x [B, H*W, C] -> [B, H*W, C]. */

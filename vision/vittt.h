@@ -1,4 +1,8 @@
-/* The plain ViTTT image classifier (vittt.md sections 1, 4.1, 5, 6). */
+/* The plain ViTTT image classifier (vittt.md sections 1, 4.1, 5, 6).
+ *
+ * Ownership: the parameters live in the caller's Params, drop_scale in the device's state arena; the model itself
+ * holds descriptions. Threads: one at a time, like its Device.
+ */
 #ifndef TTV_VISION_VITTT_H
 #define TTV_VISION_VITTT_H
 
@@ -18,13 +22,17 @@ typedef struct VitttConfig {
 extern const Option vittt_options[];
 
 /* Fills width, depth, ... from `preset` for keys that the configuration did not set itself; accepts
- * vittt_tiny, vittt-t, vittt_t, ...; checks that the sizes fit. */
+ * vittt_tiny, vittt-t, vittt_t, ... and leaves the full name in c->preset; checks that the sizes fit. `source`: where
+ * section [model] was read from, NULL when nothing was set. STATUS_USAGE with the nearest name or the sizes that do
+ * not fit. */
 Status vittt_config_resolve(VitttConfig *c, const Config *source);
+/* The checks alone, for a configuration that is resolved already. */
+Status vittt_config_check(const VitttConfig *c);
 
 typedef struct VitttBlock {
     Var *cpe_w, *cpe_b, *norm1_w, *norm1_b, *norm2_w, *norm2_b, *fc1_w, *fc1_b, *fc2_w, *fc2_b;
     VitttMixer mixer;
-    double drop_path;
+    double drop_path; /* rate of this block */
 } VitttBlock;
 
 typedef struct Vittt {
@@ -32,6 +40,7 @@ typedef struct Vittt {
     Var *patch_w, *patch_b, *norm_w, *norm_b, *head_w, *head_b;
     VitttBlock *blocks;
     Tensor drop_scale; /* F32 [2*depth, max batch] on the device; rows of scale for stochastic depth */
+    float *drop_host;  /* the same on the host, being drawn */
     int64_t max_batch;
 } Vittt;
 
@@ -47,7 +56,8 @@ Status vittt_draw_drop_path(Vittt *m, Device *d, uint64_t seed, int64_t step, in
  * training: stochastic depth as drawn. */
 Var *vittt_forward(Vittt *m, Tape *t, Var *image, bool training);
 
-/* Multiply-adds of one image of the configured size (the analytic count of vittt.md 2.5). */
+/* Multiply-adds of one image of the configured size (the analytic count of vittt.md 2.5, base mixer in its state
+ * form). */
 int64_t vittt_macs(const VitttConfig *c);
 
 #endif

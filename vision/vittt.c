@@ -1,0 +1,236 @@
+/* The plain ViTTT classifier: parameters in published order, stochastic depth, forward pass. */
+#include "vision/vittt.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "core/memory.h"
+#include "core/rng.h"
+
+#define NORM_EPS 1e-6f
+
+/* ---- parameters --------------------------------------------------------------------------- */
+
+static Var *add_param(Params *p, const char *prefix, const char *name, Init init, int flags,
+                      int rank, const int64_t *shape) {
+    char full[128];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    if (params_decays(full, rank)) {
+        flags |= PARAM_DECAY;
+    }
+    return params_add(p, full, rank, shape, init, flags);
+}
+
+/* <name>.weight of the given shape and <name>.bias over its first dimension. PyTorch starts
+ * convolutions, bias included, uniform within 1/sqrt(fan in); Linear layers are N(0, 0.02^2) with
+ * bias 0 (vittt.md 6). */
+static void add_conv(Params *p, const char *prefix, const char *name, int flags,
+                     const int64_t shape[4], Var **w, Var **b) {
+    const float bound = 1.0f / sqrtf((float)(shape[1] * shape[2] * shape[3]));
+    char leaf[64];
+    snprintf(leaf, sizeof leaf, "%s.weight", name);
+    *w = add_param(p, prefix, leaf, (Init){INIT_UNIFORM, bound}, flags, 4, shape);
+    snprintf(leaf, sizeof leaf, "%s.bias", name);
+    *b = add_param(p, prefix, leaf, (Init){INIT_UNIFORM, bound}, 0, 1, shape);
+}
+
+static void add_linear(Params *p, const char *prefix, const char *name, int flags, int64_t out,
+                       int64_t in, Var **w, Var **b) {
+    char leaf[64];
+    snprintf(leaf, sizeof leaf, "%s.weight", name);
+    *w = add_param(p, prefix, leaf, (Init){INIT_NORMAL, 0.02f}, flags, 2, (int64_t[]){out, in});
+    snprintf(leaf, sizeof leaf, "%s.bias", name);
+    *b = add_param(p, prefix, leaf, (Init){INIT_ZERO, 0}, 0, 1, (int64_t[]){out});
+}
+
+static void add_norm(Params *p, const char *prefix, const char *name, int64_t c, Var **w, Var **b) {
+    char leaf[64];
+    snprintf(leaf, sizeof leaf, "%s.weight", name);
+    *w = add_param(p, prefix, leaf, (Init){INIT_ONE, 0}, 0, 1, (int64_t[]){c});
+    snprintf(leaf, sizeof leaf, "%s.bias", name);
+    *b = add_param(p, prefix, leaf, (Init){INIT_ZERO, 0}, 0, 1, (int64_t[]){c});
+}
+
+static Status add_block(VitttBlock *b, Params *p, const VitttConfig *c, int64_t index,
+                        VitttVariant variant) {
+    const int64_t w = c->width;
+    char prefix[64], attn[80];
+    snprintf(prefix, sizeof prefix, "blocks.%lld.", (long long)index);
+    snprintf(attn, sizeof attn, "%sattn.", prefix);
+    add_conv(p, prefix, "cpe", 0, (int64_t[]){w, 1, 3, 3}, &b->cpe_w, &b->cpe_b);
+    add_norm(p, prefix, "norm1", w, &b->norm1_w, &b->norm1_b);
+    TRY(vittt_mixer_register(&b->mixer, p, attn, w, c->heads));
+    b->mixer.variant = variant;
+    b->mixer.form = (VitttForm)c->form;
+    add_norm(p, prefix, "norm2", w, &b->norm2_w, &b->norm2_b);
+    add_linear(p, prefix, "mlp.fc1", PARAM_MATMUL, c->mlp_ratio * w, w, &b->fc1_w, &b->fc1_b);
+    add_linear(p, prefix, "mlp.fc2", PARAM_MATMUL, w, c->mlp_ratio * w, &b->fc2_w, &b->fc2_b);
+    /* PyTorch forms the rates in float32 (vittt.md 4.1). */
+    b->drop_path =
+        c->depth > 1 ? (float)(c->drop_path * (double)index / (double)(c->depth - 1)) : 0;
+    return p->status;
+}
+
+static Status register_all(Vittt *m, Params *p) {
+    const VitttConfig *c = &m->config;
+    VitttVariant variant;
+    TRY(vittt_variant_by_name(c->mixer, &variant));
+    add_conv(p, "", "patch_embed.proj", PARAM_MATMUL, (int64_t[]){c->width, 3, c->patch, c->patch},
+             &m->patch_w, &m->patch_b);
+    for (int64_t i = 0; i < c->depth; i++) {
+        TRY(add_block(&m->blocks[i], p, c, i, variant));
+    }
+    add_norm(p, "", "norm", c->width, &m->norm_w, &m->norm_b);
+    /* The head reads F32 means, so its weight needs no BF16 shadow. */
+    add_linear(p, "", "head", 0, c->classes, c->width, &m->head_w, &m->head_b);
+    return p->status;
+}
+
+Status vittt_new(const VitttConfig *c, Params *p, Vittt **out) {
+    TRY(vittt_config_check(c));
+    Vittt *m;
+    TRY(mem_alloc((void **)&m, 1, sizeof *m, "a ViTTT model"));
+    m->config = *c;
+    Status s =
+        mem_alloc((void **)&m->blocks, c->depth, sizeof *m->blocks, "the blocks of a ViTTT model");
+    if (s == STATUS_OK) {
+        s = register_all(m, p);
+    }
+    if (s != STATUS_OK) {
+        vittt_free(m);
+        return s;
+    }
+    *out = m;
+    return STATUS_OK;
+}
+
+void vittt_free(Vittt *m) {
+    if (!m) {
+        return;
+    }
+    mem_free(m->blocks);
+    mem_free(m->drop_host);
+    mem_free(m);
+}
+
+/* ---- stochastic depth --------------------------------------------------------------------- */
+
+/* Takes room for `batch` samples; a larger batch later takes it anew. */
+static Status reserve_drop_scale(Vittt *m, Device *d, int64_t batch) {
+    if (batch <= m->max_batch) {
+        return STATUS_OK;
+    }
+    const int64_t rows = 2 * m->config.depth;
+    TRY(mem_grow((void **)&m->drop_host, rows * batch, sizeof *m->drop_host,
+                 "stochastic depth scales"));
+    if (!tensor_is_none(m->drop_scale)) {
+        arena_give(&d->state, m->drop_scale.data, tensor_bytes(m->drop_scale));
+    }
+    m->drop_scale = tensor_none();
+    m->max_batch = 0;
+    TRY(arena_tensor(&d->state, DTYPE_F32, 2, (int64_t[]){rows, batch}, &m->drop_scale));
+    m->max_batch = batch;
+    return STATUS_OK;
+}
+
+Status vittt_draw_drop_path(Vittt *m, Device *d, uint64_t seed, int64_t step, int64_t micro,
+                            int64_t batch) {
+    if (m->config.drop_path <= 0) {
+        return STATUS_OK;
+    }
+    TRY(reserve_drop_scale(m, d, batch));
+    for (int64_t branch = 0; branch < 2 * m->config.depth; branch++) {
+        const double keep = 1.0 - m->blocks[branch / 2].drop_path;
+        Rng r = rng_stream(seed, RNG_DROP_PATH, (uint64_t)step,
+                           (uint64_t)micro * 65536 + (uint64_t)branch);
+        float *row = m->drop_host + branch * m->max_batch;
+        for (int64_t i = 0; i < m->max_batch; i++) {
+            row[i] = (float)(floor(keep + rng_uniform(&r)) / keep);
+        }
+    }
+    return device_push(d, m->drop_scale, m->drop_host);
+}
+
+/* The scales of one branch, none where every sample keeps it. */
+static Tensor drop_row(const Vittt *m, int64_t branch, int64_t batch, bool training) {
+    if (!training || m->blocks[branch / 2].drop_path <= 0) {
+        return tensor_none();
+    }
+    return tensor_1d((float *)m->drop_scale.data + branch * m->max_batch, DTYPE_F32, batch);
+}
+
+/* ---- forward ------------------------------------------------------------------------------ */
+
+static Var *patch_embed(const Vittt *m, Tape *t, Var *image) {
+    const VitttConfig *c = &m->config;
+    Var *patches = op_patchify(t, image, c->patch);
+    Var *w = op_view(t, m->patch_w, 2, (int64_t[]){c->width, 3 * c->patch * c->patch});
+    Var *x = op_linear(t, patches, w, m->patch_b);
+    tape_drop(t, patches);
+    return x;
+}
+
+/* x + scale * branch; both operands end here. */
+static Var *join(Tape *t, Var *x, Var *branch, Tensor scale) {
+    Var *sum = op_residual(t, x, branch, scale);
+    tape_drop(t, x);
+    tape_drop(t, branch);
+    return sum;
+}
+
+static Var *block_forward(const Vittt *m, int64_t index, Tape *t, Var *x, int64_t height,
+                          int64_t width, bool training) {
+    const VitttBlock *b = &m->blocks[index];
+    const int64_t batch = x->value.shape[0];
+    Var *placed = op_cpe(t, x, height, width, b->cpe_w, b->cpe_b);
+    tape_drop(t, x);
+    Var *n1 = op_layernorm(t, placed, b->norm1_w, b->norm1_b, NORM_EPS);
+    Var *mixed = vittt_mixer_forward(&b->mixer, t, n1, height, width);
+    tape_drop(t, n1);
+    x = join(t, placed, mixed, drop_row(m, 2 * index, batch, training));
+    Var *n2 = op_layernorm(t, x, b->norm2_w, b->norm2_b, NORM_EPS);
+    Var *mlp = op_mlp(t, n2, b->fc1_w, b->fc1_b, b->fc2_w, b->fc2_b);
+    tape_drop(t, n2);
+    return join(t, x, mlp, drop_row(m, 2 * index + 1, batch, training));
+}
+
+static Status check_input(const Vittt *m, Tensor image, bool training) {
+    const int64_t p = m->config.patch;
+    char text[64];
+    if (image.rank != 4 || image.shape[3] != 3 || image.shape[0] < 1 || image.shape[1] < p ||
+        image.shape[2] < p || image.shape[1] % p != 0 || image.shape[2] % p != 0) {
+        return status_set(STATUS_DATA,
+                          "ViTTT: image is %s, expected [B, H, W, 3] with H and W multiples of "
+                          "the patch %lld",
+                          tensor_shape_text(image, text, sizeof text), (long long)p);
+    }
+    if (training && m->config.drop_path > 0 && image.shape[0] > m->max_batch) {
+        return status_set(STATUS_INTERNAL,
+                          "ViTTT: stochastic depth was drawn for %lld samples, the batch has %lld",
+                          (long long)m->max_batch, (long long)image.shape[0]);
+    }
+    return STATUS_OK;
+}
+
+Var *vittt_forward(Vittt *m, Tape *t, Var *image, bool training) {
+    Status s = tape_status(t);
+    if (s == STATUS_OK) {
+        s = check_input(m, image->value, training);
+    }
+    if (s != STATUS_OK) {
+        return tape_fail(t, s);
+    }
+    const int64_t height = image->value.shape[1] / m->config.patch;
+    const int64_t width = image->value.shape[2] / m->config.patch;
+    Var *x = patch_embed(m, t, image);
+    for (int64_t i = 0; i < m->config.depth; i++) {
+        x = block_forward(m, i, t, x, height, width, training);
+    }
+    Var *normed = op_layernorm(t, x, m->norm_w, m->norm_b, NORM_EPS);
+    tape_drop(t, x);
+    Var *features = op_mean_tokens(t, normed);
+    tape_drop(t, normed);
+    Var *logits = op_linear(t, features, m->head_w, m->head_b);
+    tape_drop(t, features);
+    return logits;
+}

@@ -1,0 +1,165 @@
+/* Section [model]: presets of vittt.md section 1, custom sizes, and their checks. */
+#include "vision/vittt.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#define FIELD(name) offsetof(VitttConfig, name)
+
+const Option vittt_options[] = {
+    {"preset", OPTION_STRING, FIELD(preset), "vittt_tiny", 0, 0, NULL, "model",
+     "vittt_tiny, vittt_small, vittt_base, or custom (every size from its own key)"},
+    {"image_size", OPTION_INT, FIELD(image_size), "224", 1, 16384, NULL, "img-size",
+     "height and width of the input, pixels; a multiple of the patch"},
+    {"patch", OPTION_INT, FIELD(patch), "16", 1, 1024, NULL, "patch-size", "patch side, pixels"},
+    {"width", OPTION_INT, FIELD(width), "192", 1, 65536, NULL, "width",
+     "channels of the residual stream; a multiple of heads"},
+    {"depth", OPTION_INT, FIELD(depth), "12", 1, 1024, NULL, "depth", "number of blocks"},
+    {"heads", OPTION_INT, FIELD(heads), "6", 1, 4096, NULL, "heads",
+     "fast-weight heads; the depthwise branch has the width of one more"},
+    {"mlp_ratio", OPTION_INT, FIELD(mlp_ratio), "4", 1, 64, NULL, "mlp-ratio",
+     "hidden channels of the MLP per channel"},
+    {"classes", OPTION_INT, FIELD(classes), "1000", 1, 1000000, NULL, "num-classes",
+     "number of classes"},
+    {"drop_path", OPTION_FLOAT, FIELD(drop_path), "0", 0, 0.99, NULL, "drop-path",
+     "stochastic depth: rate of the last block, rising from 0 at the first"},
+    {"mixer", OPTION_STRING, FIELD(mixer), "base", 0, 0, NULL, "mixer",
+     "TTT variant: base, ga_fork, ga_both, q_is_k, v1_only_w1, v3_linear_paper, v3_linear_fork, "
+     "v6_linattn_glu_only, v6_linattn_both, v6_fork_only_w1_noclip, mse, mse_fork"},
+    {"form", OPTION_CHOICE, FIELD(form), "fused", 0, 0, "fused|composed|pairs", "mixer-form",
+     "how the mixer is computed; all give the same numbers (pairs: as linear attention, slow)"},
+    {NULL, OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL, NULL},
+};
+
+typedef struct Preset {
+    const char *name, *shorter;
+    int64_t width, depth, heads;
+    double drop_path;
+} Preset;
+
+static const Preset presets[] = {
+    {"vittt_tiny", "vittt_t", 192, 12, 6, 0.0},
+    {"vittt_small", "vittt_s", 384, 12, 6, 0.1},
+    {"vittt_base", "vittt_b", 768, 12, 12, 0.4},
+};
+enum { PRESETS = sizeof presets / sizeof presets[0] };
+
+/* "ViTTT-Tiny" and "tiny" become "vittt_tiny"; false when the text is too long to be a name. */
+static bool plain_name(const char *text, char *out, size_t size) {
+    const char *const bare[] = {"t", "s", "b", "tiny", "small", "base"};
+    size_t n = strlen(text);
+    if (n + sizeof "vittt_" > size) {
+        return false;
+    }
+    size_t prefix = 0;
+    for (size_t i = 0; i < sizeof bare / sizeof bare[0]; i++) {
+        if (strcasecmp(text, bare[i]) == 0) {
+            prefix = sizeof "vittt_" - 1;
+        }
+    }
+    memcpy(out, "vittt_", prefix);
+    for (size_t i = 0; i <= n; i++) {
+        out[prefix + i] = text[i] == '-' ? '_' : (char)tolower((unsigned char)text[i]);
+    }
+    return true;
+}
+
+static Status unknown_preset(const char *given, const char *name) {
+    const char *const names[] = {"vittt_tiny", "vittt_small", "vittt_base", "custom"};
+    if (strncmp(name, "h_vittt", 7) == 0) {
+        return status_set(STATUS_USAGE,
+                          "[model] preset '%s': hierarchical models are not supported; there are "
+                          "vittt_tiny, vittt_small, vittt_base and custom",
+                          given);
+    }
+    const char *near = nearest_name(name, names, 4);
+    if (near) {
+        return status_set(STATUS_USAGE, "[model] preset '%.100s' is unknown; did you mean '%s'?",
+                          given, near);
+    }
+    return status_set(STATUS_USAGE,
+                      "[model] preset '%.100s' is unknown; there are vittt_tiny, vittt_small, "
+                      "vittt_base and custom",
+                      given);
+}
+
+Status vittt_config_check(const VitttConfig *c) {
+    const struct {
+        const char *key;
+        int64_t value;
+    } sizes[] = {{"image_size", c->image_size}, {"patch", c->patch}, {"width", c->width},
+                 {"depth", c->depth},           {"heads", c->heads}, {"mlp_ratio", c->mlp_ratio},
+                 {"classes", c->classes}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        if (sizes[i].value < 1) {
+            return status_set(STATUS_USAGE, "[model] %s is %lld, expected at least 1", sizes[i].key,
+                              (long long)sizes[i].value);
+        }
+    }
+    if (c->image_size % c->patch != 0) {
+        return status_set(
+            STATUS_USAGE, "[model] image_size %lld is not a multiple of patch %lld; nearest: %lld",
+            (long long)c->image_size, (long long)c->patch,
+            (long long)(c->image_size / c->patch > 0 ? c->image_size / c->patch * c->patch
+                                                     : c->patch));
+    }
+    if (c->width % c->heads != 0) {
+        return status_set(STATUS_USAGE, "[model] width %lld is not a multiple of heads %lld",
+                          (long long)c->width, (long long)c->heads);
+    }
+    if (!(c->drop_path >= 0 && c->drop_path < 1)) {
+        return status_set(STATUS_USAGE, "[model] drop_path is %g, expected 0 <= rate < 1",
+                          c->drop_path);
+    }
+    if (c->form < VITTT_FUSED || c->form > VITTT_PAIRS) {
+        return status_set(STATUS_USAGE, "[model] form is %d, expected 0, 1 or 2", c->form);
+    }
+    VitttVariant variant;
+    return status_context(vittt_variant_by_name(c->mixer, &variant), "[model]");
+}
+
+Status vittt_config_resolve(VitttConfig *c, const Config *source) {
+    char name[64];
+    if (!plain_name(c->preset, name, sizeof name)) {
+        return unknown_preset(c->preset, c->preset);
+    }
+    const Preset *preset = NULL;
+    for (int i = 0; i < PRESETS; i++) {
+        if (strcmp(name, presets[i].name) == 0 || strcmp(name, presets[i].shorter) == 0) {
+            preset = &presets[i];
+        }
+    }
+    if (!preset && strcmp(name, "custom") != 0) {
+        return unknown_preset(c->preset, name);
+    }
+    snprintf(c->preset, sizeof c->preset, "%s", preset ? preset->name : "custom");
+    if (preset) {
+        const struct {
+            const char *key;
+            int64_t *field, value;
+        } sizes[] = {{"width", &c->width, preset->width},
+                     {"depth", &c->depth, preset->depth},
+                     {"heads", &c->heads, preset->heads},
+                     {"mlp_ratio", &c->mlp_ratio, 4},
+                     {"patch", &c->patch, 16}};
+        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+            if (!source || !config_is_set(source, "model", sizes[i].key)) {
+                *sizes[i].field = sizes[i].value;
+            }
+        }
+        if (!source || !config_is_set(source, "model", "drop_path")) {
+            c->drop_path = preset->drop_path;
+        }
+    }
+    return vittt_config_check(c);
+}
+
+int64_t vittt_macs(const VitttConfig *c) {
+    const int64_t side = c->image_size / c->patch, n = side * side;
+    const int64_t w = c->width, d = w / c->heads;
+    const int64_t mixer = 3 * n * w * (w + d) + 6 * n * w * d + 18 * n * d + n * w * (w + d);
+    const int64_t mlp = 2 * c->mlp_ratio * n * w * w, position = 9 * n * w;
+    return 3 * c->patch * c->patch * n * w + c->depth * (position + mixer + mlp) + w * c->classes;
+}
