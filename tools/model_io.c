@@ -1,0 +1,152 @@
+/* Checkpoint -> running model. The description travels in the file's metadata (model_io.h). */
+#include "tools/model_io.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/memory.h"
+#include "nn/checkpoint.h"
+#include "tools/cli.h"
+#include "tools/model_meta.h"
+
+/* Has the user said anything about [model] that describes a network? */
+static bool user_describes(const Config *user) {
+    return user &&
+           (config_is_set(user, "model", "preset") || config_is_set(user, "model", "width"));
+}
+
+/* Copies what the user set in a section over the values of `own`. */
+static Status apply_user(Config *own, const Config *user, const char *section_name) {
+    Section section = section_of(section_name);
+    for (const Option *o = section.options; user && o->key; o++) {
+        char value[CONFIG_TEXT + 8], assignment[CONFIG_TEXT + 128];
+        if (!config_is_set(user, section_name, o->key)) continue;
+        option_value_text(o, section.values, value, sizeof value);
+        snprintf(assignment, sizeof assignment, "%s.%s=%s", section_name, o->key, value);
+        TRY(config_set(own, assignment, "command line"));
+    }
+    return STATUS_OK;
+}
+
+/* A file that says what it holds cannot be another model because a flag says so. */
+static Status check_preset(const VitttConfig *stored, const Config *user, const char *path) {
+    if (!user || !config_is_set(user, "model", "preset")) return STATUS_OK;
+    VitttConfig wanted = settings.model;
+    TRY(vittt_config_resolve(&wanted, user));
+    if (strcmp(wanted.preset, stored->preset) == 0 && wanted.width == stored->width &&
+        wanted.depth == stored->depth && wanted.heads == stored->heads &&
+        wanted.patch == stored->patch)
+        return STATUS_OK;
+    return status_set(STATUS_DATA,
+                      "%s holds a %s (width %lld, depth %lld, heads %lld, patch %lld), not the %s "
+                      "(width %lld, depth %lld, heads %lld, patch %lld) that the options ask for",
+                      path, stored->preset, (long long)stored->width, (long long)stored->depth,
+                      (long long)stored->heads, (long long)stored->patch, wanted.preset,
+                      (long long)wanted.width, (long long)wanted.depth, (long long)wanted.heads,
+                      (long long)wanted.patch);
+}
+
+static Status describe_with(Model *m, Config *own, const char *text, const Config *user) {
+    if (text) {
+        TRY(config_read_text(own, text, strlen(text), m->path, true));
+        TRY(check_preset(&m->config, user, m->path));
+    } else if (!user_describes(user)) {
+        return status_set(
+            STATUS_USAGE,
+            "%s does not say which model it holds (no ttv.config in its metadata): name it "
+            "with --model or a configuration file (-c)",
+            m->path);
+    }
+    TRY(apply_user(own, user, "model"));
+    TRY(apply_user(own, user, "preprocess"));
+    TRY(vittt_config_resolve(&m->config, own));
+    m->preprocess.image_size = m->config.image_size;
+    return STATUS_OK;
+}
+
+/* Fills m->config and m->preprocess from the metadata and the user's options. */
+static Status describe(Model *m, const SafeFile *file, const Config *user) {
+    Section list[2] = {section_of("model"), section_of("preprocess")};
+    list[0].values = &m->config;
+    list[1].values = &m->preprocess;
+    Config *own;
+    TRY(config_new(list, 2, &own));
+    Status s = describe_with(m, own, safetensors_meta(file, "ttv.config"), user);
+    config_free(own);
+    return s;
+}
+
+static Status build(Model *m, bool training) {
+    TRY(mem_string(&m->name, m->config.preset));
+    params_init(&m->params, m->device);
+    TRY(vittt_new(&m->config, &m->params, &m->vittt));
+    return params_build(&m->params, m->act, training);
+}
+
+static Status open_device(Model *m) {
+    int act;
+    TRY(cli_device(&m->device, &act));
+    m->act = (DType)act;
+    return STATUS_OK;
+}
+
+static Status load(Model *m, const SafeFile *file, const Config *user) {
+    TRY(describe(m, file, user));
+    TRY(model_meta_classes(file, m->path, m->config.classes, &m->classes));
+    TRY(open_device(m));
+    TRY(build(m, false));
+    TRY(status_context(params_load(&m->params, file, NULL), "%s", m->path));
+    return params_refresh(&m->params);
+}
+
+Status model_open(Model *m, const char *checkpoint, const Config *user) {
+    *m = (Model){0};
+    Status s = checkpoint_resolve(checkpoint, &m->path);
+    SafeFile *file = NULL;
+    if (s == STATUS_OK) s = safetensors_open(m->path, &file);
+    if (s == STATUS_OK) s = load(m, file, user);
+    if (file) safetensors_close(file);
+    if (s != STATUS_OK) model_close(m);
+    return s;
+}
+
+static Status create(Model *m, const Config *user, int64_t classes, bool training, uint64_t seed) {
+    m->config = settings.model;
+    m->preprocess = settings.preprocess;
+    TRY(vittt_config_resolve(&m->config, user));
+    if (classes > 0) m->config.classes = classes;
+    m->preprocess.image_size = m->config.image_size;
+    TRY(open_device(m));
+    TRY(build(m, training));
+    TRY(params_initialise(&m->params, seed));
+    return params_refresh(&m->params);
+}
+
+Status model_create(Model *m, const Config *user, int64_t classes, bool training, uint64_t seed) {
+    *m = (Model){0};
+    Status s = create(m, user, classes, training, seed);
+    if (s != STATUS_OK) model_close(m);
+    return s;
+}
+
+void model_close(Model *m) {
+    vittt_free(m->vittt);
+    if (m->params.device) params_free(&m->params);
+    if (m->device) device_close(m->device);
+    class_list_free(&m->classes);
+    mem_free(m->path);
+    mem_free(m->name);
+    *m = (Model){0};
+}
+
+const char *model_class_folder(const Model *m, int64_t i, char *buffer, size_t size) {
+    if (i >= 0 && i < m->classes.count && m->classes.names) return m->classes.names[i];
+    snprintf(buffer, size, "%lld", (long long)i);
+    return buffer;
+}
+
+const char *model_class_name(const Model *m, int64_t i, char *buffer, size_t size) {
+    if (i >= 0 && i < m->classes.count && m->classes.readable && m->classes.readable[i])
+        return m->classes.readable[i];
+    return model_class_folder(m, i, buffer, size);
+}

@@ -1,0 +1,11 @@
+/* Class lists in checkpoint metadata and label files: behind model_io.h, for tools/ only. */
+#ifndef TTV_TOOLS_MODEL_META_H
+#define TTV_TOOLS_MODEL_META_H
+
+#include "tools/model_io.h"
+
+/* ttv.classes and ttv.class_names of `file`; count 0 when absent. STATUS_DATA when the number is
+ * not `classes` or the JSON is no array of strings. */
+Status model_meta_classes(const SafeFile *file, const char *path, int64_t classes, ClassList *out);
+
+#endif
