@@ -1,0 +1,62 @@
+/* The parts of `ttv bench`: kernels at real ViTTT shapes, whole passes, the image loader.
+ *
+ * Every part measures on one open Device, prints a table (or adds an object to the JSON document)
+ * and compares with a ceiling measured in the same run. Times are medians of samples that end in
+ * device_sync.
+ */
+#ifndef TTV_TOOLS_BENCH_H
+#define TTV_TOOLS_BENCH_H
+
+#include "core/json.h"
+#include "datasets/transform.h"
+#include "kernels/kernels.h"
+#include "tools/sections.h"
+
+/* Section [bench]. The model comes from [model]; a configuration file may hold [data], [preprocess]
+ * and [augment] for the loader. */
+typedef struct BenchOptions {
+    int64_t batch;            /* images per pass and per loader batch */
+    double seconds;           /* time spent on one measurement */
+    int64_t images;           /* loader: pictures made when there is no data set */
+    int64_t workers;          /* loader threads; 0: all processors */
+    char data[CONFIG_TEXT];   /* loader: data set; "": [data] root, else pictures of own making */
+    char filter[CONFIG_TEXT]; /* ops: only kernels whose name holds this */
+} BenchOptions;
+
+typedef struct Bench {
+    const BenchOptions *options;
+    const Config *config;     /* the user's, for model_create */
+    const VitttConfig *model; /* resolved */
+    Device *device;           /* of ops; step opens its own models */
+    DType act;
+    JsonWriter *json;  /* NULL: print tables */
+    double peak_flops; /* measured product ceiling in `act`, FLOP/s; 0: not yet measured */
+    double peak_bytes; /* measured copy ceiling, bytes/s */
+} Bench;
+
+/* Measures the two ceilings once (a square product in `act`, a copy larger than the caches). */
+Status bench_ceilings(Bench *b);
+
+Status bench_ops(Bench *b);
+Status bench_step(Bench *b);
+Status bench_loader(Bench *b);
+
+/* Median seconds of one call of f, after a warm-up call, within about `seconds`. Short calls are
+ * timed in groups. */
+typedef Status (*BenchCall)(void *user);
+Status bench_time(Device *d, BenchCall f, void *user, double seconds, double *median_s);
+
+/* Median of n > 0 values; sorts them. */
+double bench_median(double *values, int64_t n);
+
+/* Writes a tar file of `count` JPEG pictures of 500x375 (train/0/00000.jpg, ...) with the
+ * statistics of photographs: gradients, noise on every scale, about 82 KB each. */
+Status bench_pictures(const char *path, int64_t count);
+
+/* Monotonic clock in seconds. */
+double bench_clock(void);
+
+/* Fills a device tensor with reproducible values in (0.05, 0.95) (U8: 0..255, I64: 0). */
+Status bench_fill(Device *d, Tensor t, uint64_t seed);
+
+#endif
