@@ -24,7 +24,9 @@ typedef struct Var {
     bool grad_ready;  /* something was written: the next contribution accumulates */
     bool is_param;    /* lives in Params: never freed by the tape */
     bool is_view;     /* shares the memory of `base` (value and grad) */
-    struct Var *base;
+    bool owns_value;  /* value came from the step arena: the tape gives it back */
+    bool owns_grad;
+    struct Var *base; /* of a view: never itself a view */
     const char *name; /* for messages; may be NULL */
 } Var;
 
@@ -56,14 +58,21 @@ Device *tape_device(const Tape *t);
 void tape_set_act(Tape *t, DType act);
 DType tape_act(const Tape *t);
 
+/* STATUS_OK, or the first failure of the pass with its message set again for the calling thread. */
 Status tape_status(const Tape *t);
-/* Records a failure (first one wins) and returns the poison Var. */
+/* Records a failure with the thread's message (first one wins) and returns the poison Var. */
 Var *tape_fail(Tape *t, Status s);
+/* NULL while all is well, otherwise the poison Var: what an op returns then. Its value has no data and a
+ * shape of ones, so that model code may still look at it. */
+Var *tape_poison(Tape *t);
 
 /* A value the tape did not compute. The memory stays the caller's. */
 Var *tape_input(Tape *t, Tensor value, const char *name);
 /* As tape_input, and its gradient is wanted (tests, d loss / d image). */
 Var *tape_input_grad(Tape *t, Tensor value, const char *name);
+
+/* The same memory under another shape of equal count; gradients meet in the base. */
+Var *tape_view(Tape *t, Var *base, int rank, const int64_t *shape);
 
 /* Building an op: output Var with step-arena memory. */
 Var *tape_output(Tape *t, DType dtype, int rank, const int64_t *shape);
@@ -77,17 +86,26 @@ Node *tape_record(Tape *t, const char *op, Status (*backward)(Tape *, Node *), V
 /* Whether tape_record() will record for these inputs (to decide on saving before the kernel runs). */
 bool tape_will_record(const Tape *t, int inputs, Var *const *in);
 
-/* For backward functions: where the gradient of v goes. Takes memory on first use, marks it ready. */
+/* For backward functions: where the gradient of v goes. Takes memory on first use, marks it ready. None
+ * when v is NULL, wants no gradient, or memory ran out (then the tape has failed). F32 for parameters,
+ * otherwise the dtype of the value. */
 Grad tape_grad(Tape *t, Var *v);
+/* d to (+)= d from, equal shapes. The last use of d from in its backward: when `to` has no gradient yet,
+ * it takes over the memory instead of copying it. */
+Status tape_grad_pass(Tape *t, Var *to, Var *from);
 
 /* loss must be F32 [1]; seeds d loss = `seed` (1/accumulation steps) and walks the nodes from the end. Frees
- * values, saved memory and gradients on the way, except those of inputs and parameters. */
+ * values, saved memory and gradients on the way, except those of inputs and parameters and the loss's value.
+ * A node that no gradient reached is passed over. */
 Status tape_backward(Tape *t, Var *loss, float seed);
 
-/* The caller needs v no more. Recording: no effect. Otherwise its memory goes back to the arena. */
+/* The caller needs v no more. Recording, or v a view, an input or a parameter: no effect. Otherwise its
+ * memory goes back to the arena, and neither v nor a view of it may be used again. */
 void tape_drop(Tape *t, Var *v);
 
-/* Statistics of the last pass. */
+/* Statistics: nodes of the last pass; calls to the device's allocator by its four arenas so far, which
+ * stay constant after the first step. */
 int64_t tape_nodes(const Tape *t);
+int64_t tape_growths(const Tape *t);
 
 #endif

@@ -1,0 +1,194 @@
+#include "nn/ops.h"
+#include "nn/ops_check.h"
+
+/* ---- batched products ----------------------------------------------------------------------- */
+
+/* x with leading dimensions of 1 in front, up to `rank`. */
+static Tensor lift(Tensor x, int rank) {
+    int64_t shape[TENSOR_MAX_RANK] = {0};
+    int missing = rank - x.rank;
+    for (int i = 0; i < rank; i++) shape[i] = i < missing ? 1 : x.shape[i - missing];
+    return tensor_view(x, rank, shape);
+}
+
+/* Shape of op(a) op(b); false when they do not fit. a and b have one rank. */
+static bool product_shape(Tensor a, bool ta, Tensor b, bool tb, int64_t *shape) {
+    int r = a.rank;
+    for (int i = 0; i < r - 2; i++) {
+        if (a.shape[i] != b.shape[i] && a.shape[i] != 1 && b.shape[i] != 1) return false;
+        shape[i] = a.shape[i] == 1 ? b.shape[i] : a.shape[i];
+    }
+    shape[r - 2] = a.shape[ta ? r - 1 : r - 2];
+    shape[r - 1] = b.shape[tb ? r - 2 : r - 1];
+    return a.shape[ta ? r - 2 : r - 1] == b.shape[tb ? r - 1 : r - 2];
+}
+
+/* x itself, or a copy in F32 (to be given back when it is another tensor). */
+static Status in_f32(Tape *t, Tensor x, Tensor *out) {
+    *out = x;
+    if (x.dtype == DTYPE_F32) return STATUS_OK;
+    TRY(tape_take(t, DTYPE_F32, x.rank, x.shape, out));
+    return op_kernels(t)->copy(tape_device(t), grad_set(*out), x, 1.0f);
+}
+
+/* One gradient product. When the output of the op is F32 over BF16 operands (or the gradient's
+ * dtype differs from the operands'), everything goes through F32 copies: rounding an inner gradient
+ * to BF16 would wipe it out (vittt.md 9). */
+static Status gradient_product(Tape *t, Grad g, Tensor a, bool ta, Tensor b, bool tb, float alpha) {
+    Device *d = tape_device(t);
+    if (tensor_is_none(g.t)) return STATUS_OK;
+    if (a.dtype == b.dtype && (g.t.dtype == a.dtype || g.t.dtype == DTYPE_F32))
+        return d->k->matmul(d, g, a, ta, b, tb, alpha);
+    Tensor a32, b32, c = g.t;
+    TRY(in_f32(t, a, &a32));
+    TRY(in_f32(t, b, &b32));
+    if (g.t.dtype != DTYPE_F32) TRY(tape_take(t, DTYPE_F32, g.t.rank, g.t.shape, &c));
+    TRY(d->k->matmul(d, (Grad){c, c.data == g.t.data && g.add}, a32, ta, b32, tb, alpha));
+    if (c.data != g.t.data) {
+        TRY(d->k->copy(d, g, c, 1.0f));
+        tape_give(t, c);
+    }
+    if (b32.data != b.data) tape_give(t, b32);
+    if (a32.data != a.data) tape_give(t, a32);
+    return STATUS_OK;
+}
+
+/* C = alpha op(A) op(B): dA and dB are products of dC with the other factor, in the order that the
+ * transpositions ask for; broadcast leading dimensions are summed by the kernel. */
+static Status matmul_backward(Tape *t, Node *n) {
+    bool ta = n->i[0], tb = n->i[1];
+    float alpha = n->u.f[0];
+    Var *va = n->in[0], *vb = n->in[1];
+    int rank = n->out->value.rank;
+    Tensor a = lift(va->value, rank), b = lift(vb->value, rank), dc = n->out->grad;
+    Grad da = op_view_grad(tape_grad(t, va), rank, a.shape);
+    if (ta)
+        TRY(gradient_product(t, da, b, tb, dc, true, alpha));
+    else
+        TRY(gradient_product(t, da, dc, false, b, !tb, alpha));
+    Grad db = op_view_grad(tape_grad(t, vb), rank, b.shape);
+    if (tb) return gradient_product(t, db, dc, true, a, ta, alpha);
+    return gradient_product(t, db, a, !ta, dc, false, alpha);
+}
+
+Var *op_matmul(Tape *t, Var *a, bool ta, Var *b, bool tb, float alpha, DType out) {
+    Var *in[] = {a, b};
+    if (!op_ready(t, "matmul", 2, in)) return tape_poison(t);
+    int rank = a->value.rank > b->value.rank ? a->value.rank : b->value.rank;
+    int64_t shape[TENSOR_MAX_RANK];
+    if (a->value.rank < 2 || b->value.rank < 2 || a->value.dtype != b->value.dtype ||
+        (out != a->value.dtype && out != DTYPE_F32))
+        return op_refuse(t, "matmul", 2, in,
+                         "matrices of one dtype, and that or F32 as the result");
+    Tensor la = lift(a->value, rank), lb = lift(b->value, rank);
+    if (!product_shape(la, ta, lb, tb, shape))
+        return op_refuse(t, "matmul", 2, in, "fitting inner and leading dimensions");
+    Var *y = tape_output(t, out, rank, shape);
+    if (tape_poison(t)) return y;
+    Status s = op_kernels(t)->matmul(tape_device(t), grad_set(y->value), la, ta, lb, tb, alpha);
+    Node *n = s == STATUS_OK ? tape_record(t, "matmul", matmul_backward, y, 2, in) : NULL;
+    if (n) {
+        n->i[0] = ta;
+        n->i[1] = tb;
+        n->u.f[0] = alpha;
+    }
+    return op_done(t, "matmul", s, y);
+}
+
+/* ---- linear layers -------------------------------------------------------------------------- */
+
+/* w [O,I] with a dtype equal to x's, b F32 [O] or none. */
+static bool linear_fits(Tensor x, Tensor w, const Var *b) {
+    return w.rank == 2 && x.rank >= 1 && tensor_last(x) == w.shape[1] && x.dtype == w.dtype &&
+           op_is_act(x.dtype) &&
+           (!b || (b->value.dtype == DTYPE_F32 && tensor_count(b->value) == w.shape[0]));
+}
+
+static Status linear_backward(Tape *t, Node *n) {
+    Device *d = tape_device(t);
+    Var *x = n->in[0], *w = n->in[1], *b = n->in[2];
+    Tensor dy = op_rows(n->out->grad);
+    Grad dw = tape_grad(t, w), db = tape_grad(t, b);
+    if (!tensor_is_none(dw.t) || !tensor_is_none(db.t))
+        TRY(d->k->linear_dw(d, dw, db, dy, op_rows(x->value)));
+    Grad dx = op_rows_grad(tape_grad(t, x));
+    if (tensor_is_none(dx.t)) return STATUS_OK;
+    return d->k->linear_dx(d, dx, dy, w->value, tensor_none(), ACT_NONE);
+}
+
+/* Output of x's shape with `last` in the last place. */
+static Var *output_wide(Tape *t, Tensor x, int64_t last) {
+    int64_t shape[TENSOR_MAX_RANK];
+    for (int i = 0; i < x.rank; i++) shape[i] = x.shape[i];
+    shape[x.rank - 1] = last;
+    return tape_output(t, x.dtype, x.rank, shape);
+}
+
+Var *op_linear(Tape *t, Var *x, Var *w, Var *b) {
+    Var *in[] = {x, w, b};
+    if (!op_ready(t, "linear", b ? 3 : 2, in)) return tape_poison(t);
+    if (!linear_fits(x->value, w->value, b))
+        return op_refuse(t, "linear", 3, in, "x [..., I], w [O, I] of one dtype, b F32 [O]");
+    Var *y = output_wide(t, x->value, w->value.shape[0]);
+    if (tape_poison(t)) return y;
+    Status s = op_kernels(t)->linear(tape_device(t), op_rows(y->value), tensor_none(),
+                                     op_rows(x->value), w->value, op_value(b), ACT_NONE);
+    if (s == STATUS_OK) tape_record(t, "linear", linear_backward, y, 3, in);
+    return op_done(t, "linear", s, y);
+}
+
+/* The hidden values are computed again from the saved pre-activations: one elementwise pass instead
+ * of a fifth of all memory that a training step of a ViTTT block holds. Their buffer then takes d
+ * pre. */
+static Status mlp_backward(Tape *t, Node *n) {
+    Device *d = tape_device(t);
+    Var *x = n->in[0], *w1 = n->in[1], *b1 = n->in[2], *w2 = n->in[3], *b2 = n->in[4];
+    Tensor pre = n->saved[0], dy = op_rows(n->out->grad), hidden;
+    TRY(tape_take(t, pre.dtype, pre.rank, pre.shape, &hidden));
+    Grad dw2 = tape_grad(t, w2), db2 = tape_grad(t, b2);
+    if (!tensor_is_none(dw2.t) || !tensor_is_none(db2.t)) {
+        TRY(d->k->unary(d, grad_set(hidden), UNARY_GELU, pre));
+        TRY(d->k->linear_dw(d, dw2, db2, dy, hidden));
+    }
+    TRY(d->k->linear_dx(d, grad_set(hidden), dy, w2->value, pre, ACT_GELU));
+    Grad dw1 = tape_grad(t, w1), db1 = tape_grad(t, b1);
+    if (!tensor_is_none(dw1.t) || !tensor_is_none(db1.t))
+        TRY(d->k->linear_dw(d, dw1, db1, hidden, op_rows(x->value)));
+    Grad dx = op_rows_grad(tape_grad(t, x));
+    if (!tensor_is_none(dx.t))
+        TRY(d->k->linear_dx(d, dx, hidden, w1->value, tensor_none(), ACT_NONE));
+    tape_give(t, hidden);
+    return STATUS_OK;
+}
+
+/* The two products; `pre` none when nothing is recorded. */
+static Status mlp_forward(Tape *t, Tensor y, Tensor pre, Var *const *in) {
+    Device *d = tape_device(t);
+    Tensor x = op_rows(in[0]->value), w1 = in[1]->value, hidden;
+    int64_t shape[] = {x.shape[0], w1.shape[0]};
+    TRY(tape_take(t, x.dtype, 2, shape, &hidden));
+    TRY(d->k->linear(d, hidden, pre, x, w1, op_value(in[2]), ACT_GELU));
+    TRY(d->k->linear(d, op_rows(y), tensor_none(), hidden, in[3]->value, op_value(in[4]),
+                     ACT_NONE));
+    tape_give(t, hidden);
+    return STATUS_OK;
+}
+
+Var *op_mlp(Tape *t, Var *x, Var *w1, Var *b1, Var *w2, Var *b2) {
+    Var *in[] = {x, w1, b1, w2, b2};
+    if (!op_ready(t, "mlp", 5, in)) return tape_poison(t);
+    Tensor v1 = w1->value, v2 = w2->value;
+    if (!linear_fits(x->value, v1, b1) || v2.rank != 2 || v2.shape[1] != v1.shape[0] ||
+        v2.dtype != v1.dtype || tensor_count(b2->value) != v2.shape[0])
+        return op_refuse(t, "mlp", 5, in, "x [..., I], w1 [H, I], b1 [H], w2 [O, H], b2 [O]");
+    Var *y = output_wide(t, x->value, v2.shape[0]);
+    if (tape_poison(t)) return y;
+    Tensor pre = tensor_none();
+    bool record = tape_will_record(t, 5, in);
+    int64_t shape[] = {tensor_rows(x->value), v1.shape[0]};
+    Status s = record ? tape_take(t, x->value.dtype, 2, shape, &pre) : STATUS_OK;
+    if (s == STATUS_OK) s = mlp_forward(t, y->value, pre, in);
+    Node *n = s == STATUS_OK ? tape_record(t, "mlp", mlp_backward, y, 5, in) : NULL;
+    if (n) n->saved[0] = pre;
+    return op_done(t, "mlp", s, y);
+}

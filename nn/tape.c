@@ -1,0 +1,302 @@
+#include "nn/tape.h"
+
+#include <string.h>
+
+#include "core/memory.h"
+
+#define CHUNK   256
+#define MESSAGE 1024
+
+/* Stable storage: chunks stay where they are and are used again in the next pass. */
+typedef struct VarChunk {
+    Var items[CHUNK];
+} VarChunk;
+typedef struct NodeChunk {
+    Node items[CHUNK];
+} NodeChunk;
+
+struct Tape {
+    Device *device;
+    DType act;
+    bool recording;
+    bool spent; /* a backward went over this pass: its values are gone */
+    Status status;
+    char message[MESSAGE];
+    Var poison;
+    VarChunk **var_chunks;
+    NodeChunk **node_chunks;
+    int64_t var_chunk_count, node_chunk_count;
+    int64_t vars, nodes; /* used in this pass */
+};
+
+Status tape_new(Device *d, Tape **out) {
+    void *memory;
+    TRY(mem_alloc(&memory, 1, sizeof(Tape), "tape"));
+    Tape *t = memory;
+    t->device = d;
+    t->act = DTYPE_F32;
+    t->poison.name = "poison";
+    t->poison.value = tensor_4d(NULL, DTYPE_F32, 1, 1, 1, 1);
+    *out = t;
+    return STATUS_OK;
+}
+
+void tape_free(Tape *t) {
+    if (!t) return;
+    for (int64_t i = 0; i < t->var_chunk_count; i++) mem_free(t->var_chunks[i]);
+    for (int64_t i = 0; i < t->node_chunk_count; i++) mem_free(t->node_chunks[i]);
+    mem_free(t->var_chunks);
+    mem_free(t->node_chunks);
+    mem_free(t);
+}
+
+void tape_reset(Tape *t, bool recording) {
+    t->recording = recording;
+    t->spent = false;
+    t->status = STATUS_OK;
+    t->vars = 0;
+    t->nodes = 0;
+    arena_reset(&t->device->step);
+}
+
+bool tape_recording(const Tape *t) {
+    return t->recording;
+}
+Device *tape_device(const Tape *t) {
+    return t->device;
+}
+void tape_set_act(Tape *t, DType act) {
+    t->act = act;
+}
+DType tape_act(const Tape *t) {
+    return t->act;
+}
+int64_t tape_nodes(const Tape *t) {
+    return t->nodes;
+}
+
+int64_t tape_growths(const Tape *t) {
+    const Device *d = t->device;
+    return d->weights.growths + d->state.growths + d->step.growths + d->scratch.growths;
+}
+
+/* ---- errors ------------------------------------------------------------------------------- */
+
+Status tape_status(const Tape *t) {
+    return t->status == STATUS_OK ? STATUS_OK : status_set(t->status, "%s", t->message);
+}
+
+Var *tape_fail(Tape *t, Status s) {
+    if (t->status == STATUS_OK) {
+        t->status = s == STATUS_OK ? STATUS_INTERNAL : s;
+        strncpy(t->message, status_message(), MESSAGE - 1);
+        t->message[MESSAGE - 1] = '\0';
+    }
+    return &t->poison;
+}
+
+Var *tape_poison(Tape *t) {
+    return t->status == STATUS_OK ? NULL : &t->poison;
+}
+
+/* ---- memory ------------------------------------------------------------------------------- */
+
+Status tape_take(Tape *t, DType dtype, int rank, const int64_t *shape, Tensor *out) {
+    return arena_tensor(&t->device->step, dtype, rank, shape, out);
+}
+
+void tape_give(Tape *t, Tensor memory) {
+    if (!tensor_is_none(memory)) arena_give(&t->device->step, memory.data, tensor_bytes(memory));
+}
+
+static void give_grad(Tape *t, Var *v) {
+    if (v->owns_grad) tape_give(t, v->grad);
+    v->owns_grad = false;
+    v->grad_ready = false;
+    v->grad = tensor_none();
+}
+
+static void give_value(Tape *t, Var *v) {
+    if (v->owns_value) tape_give(t, v->value);
+    v->owns_value = false;
+    v->value.data = NULL; /* the shape stays, for messages */
+}
+
+void tape_drop(Tape *t, Var *v) {
+    if (!t->recording && v->owns_value) give_value(t, v);
+}
+
+/* ---- vars and nodes ----------------------------------------------------------------------- */
+
+static Var *take_var(Tape *t) {
+    if (t->status != STATUS_OK) return NULL;
+    if (t->vars == t->var_chunk_count * CHUNK) {
+        void *list = t->var_chunks, *chunk;
+        Status s = mem_alloc(&chunk, 1, sizeof(VarChunk), "tape values");
+        if (s == STATUS_OK) {
+            s = mem_grow(&list, t->var_chunk_count + 1, sizeof(VarChunk *), "tape values");
+            if (s != STATUS_OK) mem_free(chunk);
+        }
+        if (s != STATUS_OK) {
+            tape_fail(t, s);
+            return NULL;
+        }
+        t->var_chunks = list;
+        t->var_chunks[t->var_chunk_count++] = chunk;
+    }
+    Var *v = &t->var_chunks[t->vars / CHUNK]->items[t->vars % CHUNK];
+    t->vars++;
+    memset(v, 0, sizeof *v);
+    return v;
+}
+
+static Node *node_at(const Tape *t, int64_t i) {
+    return &t->node_chunks[i / CHUNK]->items[i % CHUNK];
+}
+
+static Node *take_node(Tape *t) {
+    if (t->nodes == t->node_chunk_count * CHUNK) {
+        void *list = t->node_chunks, *chunk;
+        Status s = mem_alloc(&chunk, 1, sizeof(NodeChunk), "tape nodes");
+        if (s == STATUS_OK) {
+            s = mem_grow(&list, t->node_chunk_count + 1, sizeof(NodeChunk *), "tape nodes");
+            if (s != STATUS_OK) mem_free(chunk);
+        }
+        if (s != STATUS_OK) {
+            tape_fail(t, s);
+            return NULL;
+        }
+        t->node_chunks = list;
+        t->node_chunks[t->node_chunk_count++] = chunk;
+    }
+    Node *n = node_at(t, t->nodes++);
+    memset(n, 0, sizeof *n);
+    return n;
+}
+
+Var *tape_input(Tape *t, Tensor value, const char *name) {
+    Var *v = take_var(t);
+    if (!v) return &t->poison;
+    v->value = value;
+    v->name = name;
+    return v;
+}
+
+Var *tape_input_grad(Tape *t, Tensor value, const char *name) {
+    Var *v = tape_input(t, value, name);
+    if (v != &t->poison) v->wants_grad = true;
+    return v;
+}
+
+Var *tape_view(Tape *t, Var *base, int rank, const int64_t *shape) {
+    if (t->status != STATUS_OK || base == &t->poison) return &t->poison;
+    Var *v = take_var(t);
+    if (!v) return &t->poison;
+    v->value = tensor_view(base->value, rank, shape);
+    v->wants_grad = base->wants_grad;
+    v->is_param = base->is_param;
+    v->is_view = true;
+    v->base = base->is_view ? base->base : base;
+    v->name = base->name;
+    return v;
+}
+
+Var *tape_output(Tape *t, DType dtype, int rank, const int64_t *shape) {
+    Var *v = take_var(t);
+    if (!v) return &t->poison;
+    Status s = tape_take(t, dtype, rank, shape, &v->value);
+    if (s != STATUS_OK) return tape_fail(t, s);
+    v->owns_value = true;
+    return v;
+}
+
+bool tape_will_record(const Tape *t, int inputs, Var *const *in) {
+    if (!t->recording || t->status != STATUS_OK) return false;
+    for (int i = 0; i < inputs; i++)
+        if (in[i] && in[i]->wants_grad) return true;
+    return false;
+}
+
+Node *tape_record(Tape *t, const char *op, Status (*backward)(Tape *, Node *), Var *out, int inputs,
+                  Var *const *in) {
+    if (!tape_will_record(t, inputs, in)) return NULL;
+    Node *n = take_node(t);
+    if (!n) return NULL;
+    n->op = op;
+    n->backward = backward;
+    n->out = out;
+    for (int i = 0; i < inputs; i++) n->in[i] = in[i];
+    out->wants_grad = true;
+    return n;
+}
+
+/* ---- backward ----------------------------------------------------------------------------- */
+
+static Var *memory_of(Var *v) {
+    return v->is_view ? v->base : v;
+}
+
+Grad tape_grad(Tape *t, Var *v) {
+    if (!v || !v->wants_grad || t->status != STATUS_OK) return grad_none();
+    Var *base = memory_of(v);
+    if (tensor_is_none(base->grad)) {
+        DType dtype = base->is_param ? DTYPE_F32 : base->value.dtype;
+        Status s = tape_take(t, dtype, base->value.rank, base->value.shape, &base->grad);
+        if (s != STATUS_OK) {
+            tape_fail(t, s);
+            return grad_none();
+        }
+        base->owns_grad = true;
+        base->grad_ready = false;
+    }
+    Grad g = {tensor_of(base->grad.data, base->grad.dtype, v->value.rank, v->value.shape),
+              base->grad_ready};
+    base->grad_ready = true;
+    return g;
+}
+
+Status tape_grad_pass(Tape *t, Var *to, Var *from) {
+    if (!to->wants_grad) return STATUS_OK;
+    Var *base = memory_of(to);
+    if (tensor_is_none(base->grad) && from->owns_grad && !base->is_param &&
+        base->value.dtype == from->grad.dtype) {
+        base->grad =
+            tensor_of(from->grad.data, from->grad.dtype, base->value.rank, base->value.shape);
+        base->owns_grad = true;
+        base->grad_ready = true;
+        from->owns_grad = false;
+        from->grad = tensor_none();
+        return STATUS_OK;
+    }
+    Grad g = tape_grad(t, to);
+    if (tensor_is_none(g.t)) return tape_status(t);
+    return t->device->k->copy(t->device, g, from->grad, 1.0f);
+}
+
+static Status run_node(Tape *t, Node *n) {
+    if (!n->out->grad_ready) return STATUS_OK;
+    TRY(status_context(n->backward(t, n), "backward of %s", n->op));
+    return tape_status(t); /* memory for a gradient may have run out */
+}
+
+Status tape_backward(Tape *t, Var *loss, float seed) {
+    TRY(tape_status(t));
+    Tensor l = loss->value;
+    if (l.dtype != DTYPE_F32 || tensor_count(l) != 1)
+        return status_set(STATUS_INTERNAL, "backward needs a scalar F32 loss");
+    if (t->spent) return status_set(STATUS_INTERNAL, "second backward over one pass");
+    t->spent = true;
+    if (!loss->wants_grad) return STATUS_OK; /* nothing depends on a parameter */
+    Grad g = tape_grad(t, loss);
+    TRY(tape_status(t));
+    Status s = device_push(t->device, g.t, &seed);
+    for (int64_t i = t->nodes - 1; i >= 0 && s == STATUS_OK; i--) {
+        Node *n = node_at(t, i);
+        s = run_node(t, n);
+        for (int j = 0; j < NODE_SAVED; j++) tape_give(t, n->saved[j]);
+        give_grad(t, n->out);
+        if (n->out != memory_of(loss)) give_value(t, n->out);
+    }
+    if (s != STATUS_OK) tape_fail(t, s);
+    return s;
+}
