@@ -36,6 +36,16 @@ Param *params_find(Params *p, const char *name) {
     return NULL;
 }
 
+int64_t params_largest(const Params *p)
+{
+    int64_t largest = 0;
+    for (int64_t i = 0; i < p->count; i++) {
+        int64_t count = tensor_count(p->items[i]->master);
+        if (count > largest) largest = count;
+    }
+    return largest;
+}
+
 static Status grow(Params *p) {
     if (p->count < p->capacity) return STATUS_OK;
     int64_t capacity = p->capacity ? 2 * p->capacity : 64;
@@ -71,7 +81,7 @@ static Status add(Params *p, const char *name, int rank, const int64_t *shape, P
 }
 
 Var *params_add(Params *p, const char *name, int rank, const int64_t *shape, Init init, int flags) {
-    Param *item;
+    Param *item = NULL;
     if (p->status != STATUS_OK) return NULL;
     p->status = add(p, name, rank, shape, &item);
     if (p->status != STATUS_OK) return NULL;
@@ -148,13 +158,8 @@ static void fill(float *x, int64_t count, Init init, Rng *r) {
 }
 
 Status params_initialise(Params *p, uint64_t seed) {
-    int64_t largest = 0;
-    for (int64_t i = 0; i < p->count; i++) {
-        int64_t count = tensor_count(p->items[i]->master);
-        if (count > largest) largest = count;
-    }
     void *host;
-    TRY(mem_alloc(&host, largest, sizeof(float), "initial values"));
+    TRY(mem_alloc(&host, params_largest(p), sizeof(float), "initial values"));
     Status s = STATUS_OK;
     for (int64_t i = 0; i < p->count && s == STATUS_OK; i++) {
         Param *item = p->items[i];

@@ -60,7 +60,8 @@ Status params_load(Params *p, const SafeFile *f, const char *ignore);
 /* Writes F32 tensors under their names. */
 Status params_save(Params *p, const char *path, const SafeMeta *meta, int64_t meta_count);
 
-Param *params_find(Params *p, const char *name);
+Param *params_find(Params *p, const char *name); /* NULL: no such parameter */
+int64_t params_largest(const Params *p);         /* elements of the largest parameter */
 
 /* Before the first micro-step of an optimiser step. */
 void params_begin_step(Params *p);

@@ -132,7 +132,7 @@ static Status load_entries(Params *p, const SafeFile *f, float *host) {
 Status params_load(Params *p, const SafeFile *f, const char *ignore) {
     Status s = check_entries(p, f, ignore);
     void *host = NULL;
-    if (s == STATUS_OK) s = mem_alloc(&host, p->flat, sizeof(float), "weights");
+    if (s == STATUS_OK) s = mem_alloc(&host, params_largest(p), sizeof(float), "weights");
     if (s == STATUS_OK) s = load_entries(p, f, host);
     mem_free(host);
     return status_context(s, "%s", safetensors_path(f));
