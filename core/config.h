@@ -1,9 +1,9 @@
 /* Strict INI configuration driven by option tables.
  *
- * One table per section describes every key: type, place in a struct, default, limits, help. The same
- * table parses files, `--set section.key=value`, command-line flags, prints --help and the resolved
- * copy. Unknown, duplicate and ill-typed keys are fatal: "configs/x.ini:14: unknown key 'deph' in
- * [model]; did you mean 'depth'?".
+ * One table per section describes every key: type, place in a struct, default, limits, help. The
+ * same table parses files, `--set section.key=value`, command-line flags, prints --help and the
+ * resolved copy. Unknown, duplicate and ill-typed keys are fatal: "configs/x.ini:14: unknown key
+ * 'deph' in [model]; did you mean 'depth'?".
  */
 #ifndef TTV_CORE_CONFIG_H
 #define TTV_CORE_CONFIG_H
@@ -28,12 +28,12 @@ typedef enum OptionType {
 typedef struct Option {
     const char *key;
     OptionType type;
-    size_t offset;        /* of the field in the section's struct */
-    const char *initial;  /* default as text, parsed like a value in a file */
-    double min, max;      /* for INT and FLOAT; both 0: no limit */
-    const char *choices;  /* CHOICE: "fp32|tf32|bf16" */
-    const char *flag;     /* command-line flag without dashes, e.g. "batch-size"; NULL: only --set */
-    const char *help;     /* one line, units named */
+    size_t offset;       /* of the field in the section's struct */
+    const char *initial; /* default as text, parsed like a value in a file */
+    double min, max;     /* for INT and FLOAT; both 0: no limit */
+    const char *choices; /* CHOICE: "fp32|tf32|bf16" */
+    const char *flag;    /* command-line flag without dashes, e.g. "batch-size"; NULL: only --set */
+    const char *help;    /* one line, units named */
 } Option;
 
 typedef struct Section {
@@ -42,10 +42,12 @@ typedef struct Section {
     void *values;          /* the struct that the offsets point into */
 } Section;
 
-/* A configuration: the sections that a command understands. Remembers where each value came from. */
+/* A configuration: the sections that a command understands. Remembers where each value came from.
+ */
 typedef struct Config Config;
 
-/* All values are set to their defaults. `sections` is copied; tables and structs must outlive it. */
+/* All values are set to their defaults. `sections` is copied; tables and structs must outlive it.
+ */
 Status config_new(const Section *sections, int count, Config **out);
 void config_free(Config *c);
 
@@ -53,15 +55,16 @@ void config_free(Config *c);
  * relative to the file. */
 Status config_read_file(Config *c, const char *path);
 
-/* Reads INI text (from checkpoint metadata); `name` stands for the path in messages. Keys of sections
- * that this Config does not have are skipped when `skip_unknown_sections`. */
+/* Reads INI text (from checkpoint metadata); `name` stands for the path in messages. Keys of
+ * sections that this Config does not have are skipped when `skip_unknown_sections`. */
 Status config_read_text(Config *c, const char *text, size_t size, const char *name,
                         bool skip_unknown_sections);
 
 /* "section.key=value", from --set; `origin` e.g. "--set". */
 Status config_set(Config *c, const char *assignment, const char *origin);
 
-/* By flag name ("batch-size"): STATUS_USAGE when no option has that flag. value NULL: a boolean set to true. */
+/* By flag name ("batch-size"): STATUS_USAGE when no option has that flag. value NULL: a boolean set
+ * to true. */
 Status config_set_flag(Config *c, const char *flag, const char *value);
 /* The option behind a flag, or NULL. */
 const Option *config_find_flag(const Config *c, const char *flag);
@@ -77,7 +80,8 @@ Status config_write(const Config *c, bool origins, char **text);
 void option_value_text(const Option *o, const void *values, char *out, size_t size);
 
 /* Calls visit() for every option, in table order (help, completion, man pages, tests). */
-void config_each(const Config *c, void (*visit)(void *user, const Section *s, const Option *o), void *user);
+void config_each(const Config *c, void (*visit)(void *user, const Section *s, const Option *o),
+                 void *user);
 
 /* The candidate nearest to `word` by edit distance, or NULL when none is near. */
 const char *nearest_name(const char *word, const char *const *candidates, int count);
