@@ -8,9 +8,7 @@ Var *fast_read_state(Tape *t, Var *q, Var *k, Var *p, Var *w, FastStep s, Var **
     const int64_t *n = g->value.shape;
     Var *step = s.raw ? g : op_softnorm(t, g, n[0] * n[1], n[2], n[3]);
     Var *u = op_add(t, w, step, s.ascend ? 1 : -1);
-    if (step != g) {
-        drop(t, step);
-    }
+    if (step != g) drop(t, step);
     Var *y = op_matmul(t, q, false, u, false, 1, DTYPE_F32);
     if (g_out) {
         *g_out = g;
@@ -34,24 +32,17 @@ typedef struct Glu {
 } Glu;
 
 static Var *glu_read(const Glu *b, Var *p, Var *w, Var **g, Var **u) {
-    if (b->m->form == VITTT_PAIRS) {
+    if (b->m->form == VITTT_PAIRS)
         return fast_read_pairs(b->t, b->q, b->k, b->scores, p, w, b->step);
-    }
     return fast_read_state(b->t, b->q, b->k, p, w, b->step, g, u);
 }
 
 /* e with E = -c e: V itself for the dot product, V minus the prediction for the squared errors
  * (vittt.md 10). Returns b->v when there is nothing to subtract. */
 static Var *glu_error(const Glu *b, Var *z1, Var *a, bool gated) {
-    if (b->m->variant.loss == VITTT_DOT) {
-        return b->v;
-    }
-    if (b->m->variant.loss == VITTT_MSE_FORK) {
-        return op_add(b->t, b->v, a, -1);
-    }
-    if (!gated) {
-        return op_add(b->t, b->v, z1, -1);
-    }
+    if (b->m->variant.loss == VITTT_DOT) return b->v;
+    if (b->m->variant.loss == VITTT_MSE_FORK) return op_add(b->t, b->v, a, -1);
+    if (!gated) return op_add(b->t, b->v, z1, -1);
     Var *prediction = op_mul(b->t, z1, a);
     Var *e = op_add(b->t, b->v, prediction, -1);
     drop(b->t, prediction);
@@ -100,9 +91,7 @@ static Var *glu_branch(const Glu *b) {
     }
     drop(t, a);
     Var *y = glu_read(b, p1, b->m->w1, trace ? &trace->g1 : NULL, trace ? &trace->u1 : NULL);
-    if (p1 != e) {
-        drop(t, p1);
-    }
+    if (p1 != e) drop(t, p1);
     if (gated) {
         Var *gate = glu_gate(b, e, z1, z2);
         Var *gated_y = op_mul(t, y, gate);
@@ -110,15 +99,13 @@ static Var *glu_branch(const Glu *b) {
         drop(t, gate);
         y = gated_y;
     }
-    if (e != b->v) {
-        drop(t, e);
-    }
+    if (e != b->v) drop(t, e);
     drop(t, z1);
     drop(t, z2);
     return y;
 }
 
-/* Depthwise branch in state form (vittt.md 2.2): q, k, v [B,N,d] -> [B,1,N,d]. */
+/* Depthwise branch in state form (vittt.md 2.2): q, k, v [B,N,d] -> [B,H,W,d]. */
 static Var *dwc_state(const VitttMixer *m, Tape *t, Var *q, Var *k, Var *v, int64_t height,
                       int64_t width, FastStep s) {
     const int64_t batch = v->value.shape[0], d = v->value.shape[2];
@@ -126,9 +113,7 @@ static Var *dwc_state(const VitttMixer *m, Tape *t, Var *q, Var *k, Var *v, int6
     Var *g = op_dwconv_taps(t, op_view(t, k, 4, map), op_view(t, v, 4, map), -s.rate);
     Var *step = s.raw ? g : op_softnorm(t, g, batch * d, 9, 1);
     Var *u = op_add(t, op_view(t, m->w3, 3, (int64_t[]){1, d, 9}), step, s.ascend ? 1 : -1);
-    if (step != g) {
-        drop(t, step);
-    }
+    if (step != g) drop(t, step);
     Var *o = op_dwconv_apply(t, op_view(t, q, 4, map), u);
     if (m->trace) {
         m->trace->dwc_g = g;
@@ -137,9 +122,10 @@ static Var *dwc_state(const VitttMixer *m, Tape *t, Var *q, Var *k, Var *v, int6
         drop(t, g);
         drop(t, u);
     }
-    return op_view(t, o, 4, (int64_t[]){batch, 1, height * width, d});
+    return o;
 }
 
+/* [B,H,W,d], or [B,d,N,1] in PAIRS; never a view, so that the caller can drop it. */
 static Var *dwc_branch(const VitttMixer *m, Tape *t, Var *packed, int64_t height, int64_t width,
                        FastStep s) {
     const int64_t c = m->width, d = c / m->heads;
@@ -151,9 +137,7 @@ static Var *dwc_branch(const VitttMixer *m, Tape *t, Var *packed, int64_t height
     Var *q3 = q == k ? k3 : op_view(t, q, 3, tokens);
     Var *o = m->form == VITTT_PAIRS ? dwc_pairs(t, q3, k3, v3, m->w3, height, width, s)
                                     : dwc_state(m, t, q3, k3, v3, height, width, s);
-    if (q != k) {
-        drop(t, q);
-    }
+    if (q != k) drop(t, q);
     drop(t, k);
     drop(t, v);
     return o;
@@ -173,26 +157,19 @@ Var *vittt_inner_composed(const VitttMixer *m, Tape *t, Var *qkv, int64_t height
     b.k = op_split_heads(t, packed, c, m->heads, d);
     b.q = v->query_is_key ? b.k : op_split_heads(t, packed, 0, m->heads, d);
     b.v = op_split_heads(t, packed, 2 * c, m->heads, d);
-    if (m->form == VITTT_PAIRS) {
-        b.scores = op_matmul(t, b.q, false, b.k, true, 1, DTYPE_F32);
-    }
+    if (m->form == VITTT_PAIRS) b.scores = op_matmul(t, b.q, false, b.k, true, 1, DTYPE_F32);
     Var *glu = glu_branch(&b);
     drop(t, b.scores);
-    if (b.q != b.k) {
-        drop(t, b.q);
-    }
+    if (b.q != b.k) drop(t, b.q);
     drop(t, b.k);
     drop(t, b.v);
     Var *dwc = dwc_branch(m, t, packed, height, width, (FastStep){rate, v->ascend_dwc, v->raw_dwc});
-    if (packed != qkv) {
-        drop(t, packed);
-    }
-    Var *cat = op_merge_heads(t, glu, dwc);
+    if (packed != qkv) drop(t, packed);
+    const int64_t extra[] = {qkv->value.shape[0], 1, height * width, d};
+    Var *cat = op_merge_heads(t, glu, m->form == VITTT_PAIRS ? dwc : op_view(t, dwc, 4, extra));
     drop(t, glu);
     drop(t, dwc);
-    if (act == DTYPE_F32) {
-        return cat;
-    }
+    if (act == DTYPE_F32) return cat;
     Var *rounded = op_cast(t, cat, act);
     drop(t, cat);
     return rounded;

@@ -7,10 +7,9 @@
 
 Status vittt_mixer_register(VitttMixer *m, Params *p, const char *prefix, int64_t width,
                             int64_t heads) {
-    if (width < 1 || heads < 1 || width % heads != 0) {
+    if (width < 1 || heads < 1 || width % heads != 0)
         return status_set(STATUS_USAGE, "%s: width %lld is not a multiple of %lld heads", prefix,
                           (long long)width, (long long)heads);
-    }
     const int64_t c = width, d = width / heads;
     const Init normal = {INIT_NORMAL, 0.02f}, zero = {INIT_ZERO, 0};
     const struct {
@@ -40,9 +39,7 @@ Status vittt_mixer_register(VitttMixer *m, Params *p, const char *prefix, int64_
 }
 
 Var *vittt_mixer_forward(const VitttMixer *m, Tape *t, Var *x, int64_t height, int64_t width) {
-    if (tape_status(t) != STATUS_OK) {
-        return tape_fail(t, tape_status(t));
-    }
+    if (tape_status(t) != STATUS_OK) return tape_fail(t, tape_status(t));
     const Tensor *v = &x->value;
     if (v->rank != 3 || v->shape[1] != height * width || v->shape[2] != m->width) {
         char text[64];

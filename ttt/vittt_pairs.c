@@ -7,18 +7,14 @@
 static Var *constant(Tape *t, const float *host, int rank, const int64_t *shape, const char *name) {
     Tensor value;
     Status s = tape_take(t, DTYPE_F32, rank, shape, &value);
-    if (s == STATUS_OK) {
-        s = device_push(tape_device(t), value, host);
-    }
+    if (s == STATUS_OK) s = device_push(tape_device(t), value, host);
     return s == STATUS_OK ? tape_input(t, value, name) : tape_fail(t, s);
 }
 
 static Var *ones(Tape *t, int64_t rows, int64_t columns) {
     float *host;
     Status s = mem_alloc((void **)&host, rows * columns, sizeof *host, "a block of ones");
-    if (s != STATUS_OK) {
-        return tape_fail(t, s);
-    }
+    if (s != STATUS_OK) return tape_fail(t, s);
     for (int64_t i = 0; i < rows * columns; i++) {
         host[i] = 1;
     }
@@ -105,9 +101,7 @@ Var *dwc_pairs(Tape *t, Var *q, Var *k, Var *v, Var *w3, int64_t height, int64_t
     const int64_t d = v->value.shape[2];
     Var *repeat, *shifts;
     Status made = neighbourhood_constants(t, d, &repeat, &shifts);
-    if (made != STATUS_OK) {
-        return tape_fail(t, made);
-    }
+    if (made != STATUS_OK) return tape_fail(t, made);
     Var *q9 = neighbourhoods(t, q, repeat, shifts, height, width);
     Var *k9 = k == q ? q9 : neighbourhoods(t, k, repeat, shifts, height, width);
     Var *values = op_split_heads(t, v, 0, d, 1);
@@ -116,9 +110,7 @@ Var *dwc_pairs(Tape *t, Var *q, Var *k, Var *v, Var *w3, int64_t height, int64_t
     Var *y = fast_read_pairs(t, q9, k9, scores, values, taps, s);
     drop(t, scores);
     drop(t, values);
-    if (k9 != q9) {
-        drop(t, k9);
-    }
+    if (k9 != q9) drop(t, k9);
     drop(t, q9);
     return y;
 }

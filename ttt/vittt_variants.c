@@ -40,9 +40,7 @@ Status vittt_variant_by_name(const char *name, VitttVariant *out) {
         names[i] = variants[i].name;
     }
     const char *near = nearest_name(name, names, VARIANTS);
-    if (near) {
-        return status_set(STATUS_USAGE, "unknown mixer '%s'; did you mean '%s'?", name, near);
-    }
+    if (near) return status_set(STATUS_USAGE, "unknown mixer '%s'; did you mean '%s'?", name, near);
     return status_set(STATUS_USAGE,
                       "unknown mixer '%s'; there are base, ga_fork, ga_both, q_is_k, v1_only_w1, "
                       "v3_linear_paper, v3_linear_fork, v6_linattn_glu_only, v6_linattn_both, "

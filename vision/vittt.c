@@ -15,9 +15,7 @@ static Var *add_param(Params *p, const char *prefix, const char *name, Init init
                       int rank, const int64_t *shape) {
     char full[128];
     snprintf(full, sizeof full, "%s%s", prefix, name);
-    if (params_decays(full, rank)) {
-        flags |= PARAM_DECAY;
-    }
+    if (params_decays(full, rank)) flags |= PARAM_DECAY;
     return params_add(p, full, rank, shape, init, flags);
 }
 
@@ -93,9 +91,7 @@ Status vittt_new(const VitttConfig *c, Params *p, Vittt **out) {
     m->config = *c;
     Status s =
         mem_alloc((void **)&m->blocks, c->depth, sizeof *m->blocks, "the blocks of a ViTTT model");
-    if (s == STATUS_OK) {
-        s = register_all(m, p);
-    }
+    if (s == STATUS_OK) s = register_all(m, p);
     if (s != STATUS_OK) {
         vittt_free(m);
         return s;
@@ -105,9 +101,7 @@ Status vittt_new(const VitttConfig *c, Params *p, Vittt **out) {
 }
 
 void vittt_free(Vittt *m) {
-    if (!m) {
-        return;
-    }
+    if (!m) return;
     mem_free(m->blocks);
     mem_free(m->drop_host);
     mem_free(m);
@@ -117,15 +111,12 @@ void vittt_free(Vittt *m) {
 
 /* Takes room for `batch` samples; a larger batch later takes it anew. */
 static Status reserve_drop_scale(Vittt *m, Device *d, int64_t batch) {
-    if (batch <= m->max_batch) {
-        return STATUS_OK;
-    }
+    if (batch <= m->max_batch) return STATUS_OK;
     const int64_t rows = 2 * m->config.depth;
     TRY(mem_grow((void **)&m->drop_host, rows * batch, sizeof *m->drop_host,
                  "stochastic depth scales"));
-    if (!tensor_is_none(m->drop_scale)) {
+    if (!tensor_is_none(m->drop_scale))
         arena_give(&d->state, m->drop_scale.data, tensor_bytes(m->drop_scale));
-    }
     m->drop_scale = tensor_none();
     m->max_batch = 0;
     TRY(arena_tensor(&d->state, DTYPE_F32, 2, (int64_t[]){rows, batch}, &m->drop_scale));
@@ -135,9 +126,7 @@ static Status reserve_drop_scale(Vittt *m, Device *d, int64_t batch) {
 
 Status vittt_draw_drop_path(Vittt *m, Device *d, uint64_t seed, int64_t step, int64_t micro,
                             int64_t batch) {
-    if (m->config.drop_path <= 0) {
-        return STATUS_OK;
-    }
+    if (m->config.drop_path <= 0) return STATUS_OK;
     TRY(reserve_drop_scale(m, d, batch));
     for (int64_t branch = 0; branch < 2 * m->config.depth; branch++) {
         const double keep = 1.0 - m->blocks[branch / 2].drop_path;
@@ -153,9 +142,7 @@ Status vittt_draw_drop_path(Vittt *m, Device *d, uint64_t seed, int64_t step, in
 
 /* The scales of one branch, none where every sample keeps it. */
 static Tensor drop_row(const Vittt *m, int64_t branch, int64_t batch, bool training) {
-    if (!training || m->blocks[branch / 2].drop_path <= 0) {
-        return tensor_none();
-    }
+    if (!training || m->blocks[branch / 2].drop_path <= 0) return tensor_none();
     return tensor_1d((float *)m->drop_scale.data + branch * m->max_batch, DTYPE_F32, batch);
 }
 
@@ -198,28 +185,22 @@ static Status check_input(const Vittt *m, Tensor image, bool training) {
     const int64_t p = m->config.patch;
     char text[64];
     if (image.rank != 4 || image.shape[3] != 3 || image.shape[0] < 1 || image.shape[1] < p ||
-        image.shape[2] < p || image.shape[1] % p != 0 || image.shape[2] % p != 0) {
+        image.shape[2] < p || image.shape[1] % p != 0 || image.shape[2] % p != 0)
         return status_set(STATUS_DATA,
                           "ViTTT: image is %s, expected [B, H, W, 3] with H and W multiples of "
                           "the patch %lld",
                           tensor_shape_text(image, text, sizeof text), (long long)p);
-    }
-    if (training && m->config.drop_path > 0 && image.shape[0] > m->max_batch) {
+    if (training && m->config.drop_path > 0 && image.shape[0] > m->max_batch)
         return status_set(STATUS_INTERNAL,
                           "ViTTT: stochastic depth was drawn for %lld samples, the batch has %lld",
                           (long long)m->max_batch, (long long)image.shape[0]);
-    }
     return STATUS_OK;
 }
 
 Var *vittt_forward(Vittt *m, Tape *t, Var *image, bool training) {
     Status s = tape_status(t);
-    if (s == STATUS_OK) {
-        s = check_input(m, image->value, training);
-    }
-    if (s != STATUS_OK) {
-        return tape_fail(t, s);
-    }
+    if (s == STATUS_OK) s = check_input(m, image->value, training);
+    if (s != STATUS_OK) return tape_fail(t, s);
     const int64_t height = image->value.shape[1] / m->config.patch;
     const int64_t width = image->value.shape[2] / m->config.patch;
     Var *x = patch_embed(m, t, image);

@@ -50,14 +50,10 @@ enum { PRESETS = sizeof presets / sizeof presets[0] };
 static bool plain_name(const char *text, char *out, size_t size) {
     const char *const bare[] = {"t", "s", "b", "tiny", "small", "base"};
     size_t n = strlen(text);
-    if (n + sizeof "vittt_" > size) {
-        return false;
-    }
+    if (n + sizeof "vittt_" > size) return false;
     size_t prefix = 0;
     for (size_t i = 0; i < sizeof bare / sizeof bare[0]; i++) {
-        if (strcasecmp(text, bare[i]) == 0) {
-            prefix = sizeof "vittt_" - 1;
-        }
+        if (strcasecmp(text, bare[i]) == 0) prefix = sizeof "vittt_" - 1;
     }
     memcpy(out, "vittt_", prefix);
     for (size_t i = 0; i <= n; i++) {
@@ -93,10 +89,9 @@ Status vittt_config_check(const VitttConfig *c) {
                  {"depth", c->depth},           {"heads", c->heads}, {"mlp_ratio", c->mlp_ratio},
                  {"classes", c->classes}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        if (sizes[i].value < 1) {
+        if (sizes[i].value < 1)
             return status_set(STATUS_USAGE, "[model] %s is %lld, expected at least 1", sizes[i].key,
                               (long long)sizes[i].value);
-        }
     }
     if (c->image_size % c->patch != 0) {
         return status_set(
@@ -105,35 +100,27 @@ Status vittt_config_check(const VitttConfig *c) {
             (long long)(c->image_size / c->patch > 0 ? c->image_size / c->patch * c->patch
                                                      : c->patch));
     }
-    if (c->width % c->heads != 0) {
+    if (c->width % c->heads != 0)
         return status_set(STATUS_USAGE, "[model] width %lld is not a multiple of heads %lld",
                           (long long)c->width, (long long)c->heads);
-    }
-    if (!(c->drop_path >= 0 && c->drop_path < 1)) {
+    if (!(c->drop_path >= 0 && c->drop_path < 1))
         return status_set(STATUS_USAGE, "[model] drop_path is %g, expected 0 <= rate < 1",
                           c->drop_path);
-    }
-    if (c->form < VITTT_FUSED || c->form > VITTT_PAIRS) {
+    if (c->form < VITTT_FUSED || c->form > VITTT_PAIRS)
         return status_set(STATUS_USAGE, "[model] form is %d, expected 0, 1 or 2", c->form);
-    }
     VitttVariant variant;
     return status_context(vittt_variant_by_name(c->mixer, &variant), "[model]");
 }
 
 Status vittt_config_resolve(VitttConfig *c, const Config *source) {
     char name[64];
-    if (!plain_name(c->preset, name, sizeof name)) {
-        return unknown_preset(c->preset, c->preset);
-    }
+    if (!plain_name(c->preset, name, sizeof name)) return unknown_preset(c->preset, c->preset);
     const Preset *preset = NULL;
     for (int i = 0; i < PRESETS; i++) {
-        if (strcmp(name, presets[i].name) == 0 || strcmp(name, presets[i].shorter) == 0) {
+        if (strcmp(name, presets[i].name) == 0 || strcmp(name, presets[i].shorter) == 0)
             preset = &presets[i];
-        }
     }
-    if (!preset && strcmp(name, "custom") != 0) {
-        return unknown_preset(c->preset, name);
-    }
+    if (!preset && strcmp(name, "custom") != 0) return unknown_preset(c->preset, name);
     snprintf(c->preset, sizeof c->preset, "%s", preset ? preset->name : "custom");
     if (preset) {
         const struct {
@@ -145,13 +132,11 @@ Status vittt_config_resolve(VitttConfig *c, const Config *source) {
                      {"mlp_ratio", &c->mlp_ratio, 4},
                      {"patch", &c->patch, 16}};
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-            if (!source || !config_is_set(source, "model", sizes[i].key)) {
+            if (!source || !config_is_set(source, "model", sizes[i].key))
                 *sizes[i].field = sizes[i].value;
-            }
         }
-        if (!source || !config_is_set(source, "model", "drop_path")) {
+        if (!source || !config_is_set(source, "model", "drop_path"))
             c->drop_path = preset->drop_path;
-        }
     }
     return vittt_config_check(c);
 }
