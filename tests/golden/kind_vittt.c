@@ -1,0 +1,36 @@
+/* models/vittt.safetensors (vittt.md section 14): ttt.* the mixer in every variant, iso.* a plain
+ * model, both in all their forms; hier.* a hierarchical model. */
+#include "golden.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/memory.h"
+#include "kind_vittt.h"
+
+const char *const vittt_form_names[] = {"fused", "composed", "pairs"};
+
+static bool recognise(const SafeFile *f) {
+    return safetensors_meta(f, "ttt_heads") || safetensors_meta(f, "iso_heads");
+}
+
+Status golden_check_gradients(Golden *g, Params *p, const char *prefix, const char *form,
+                              double floor) {
+    for (int64_t i = 0; i < p->count; i++) {
+        char name[256];
+        snprintf(name, sizeof name, "%s%s", prefix, p->items[i]->name);
+        TRY(golden_compare(g, name, form, p->items[i]->var.grad, floor));
+    }
+    return STATUS_OK;
+}
+
+static Status run(Golden *g) {
+    if (golden_has(g, "ttt.")) TRY(golden_run_vittt_mixer(g));
+    if (golden_has(g, "iso.")) TRY(golden_run_vittt_model(g));
+    golden_skip(g, "ttt.base_rope.", "hierarchical model not built");
+    golden_skip(g, "ttt.rope", "hierarchical model not built");
+    golden_skip(g, "hier.", "hierarchical model not built");
+    return STATUS_OK;
+}
+
+const GoldenKind golden_kind_vittt = {"models/vittt", recognise, run};
