@@ -1,0 +1,62 @@
+/* The parts of `ttv inspect`: numbers of a tensor, which network a set of tensors is, and the
+ * report. */
+#ifndef TTV_TOOLS_INSPECT_H
+#define TTV_TOOLS_INSPECT_H
+
+#include "core/json.h"
+#include "core/safetensors.h"
+#include "vision/vittt.h"
+
+/* Over the finite values; all zero when there is none. */
+typedef struct TensorStats {
+    double min, max, mean, std;
+    int64_t count, nonfinite;
+} TensorStats;
+TensorStats tensor_stats(const SafeEntry *e);
+
+typedef enum ModelKind {
+    MODEL_UNKNOWN,
+    MODEL_VITTT,        /* plain ViTTT: `config` holds what the shapes say */
+    MODEL_HIERARCHICAL, /* H-ViTTT: recognised, but not built by this program */
+    MODEL_STATE,        /* optimiser state of a run */
+} ModelKind;
+
+typedef struct Recognised {
+    ModelKind kind;
+    VitttConfig config; /* image_size 0: weights do not tell */
+} Recognised;
+/* From names and shapes alone. */
+Recognised recognise(const SafeFile *f);
+
+/* "ViTTT-T", "ViTTT-S", "ViTTT-B", "custom ViTTT", ... */
+const char *recognised_name(const Recognised *r);
+
+/* Compares the file with the tensors that the recognised plain ViTTT must have, one by one; calls
+ * fault() with a line for each that is missing, unknown or of another shape. */
+typedef void (*FaultFunction)(void *user, const char *line);
+Status recognised_check(const Recognised *r, const SafeFile *f, FaultFunction fault, void *user);
+
+/* What was found in one checkpoint. */
+typedef struct Inspection {
+    const char *path; /* as given */
+    char *weights;    /* resolved weights file; NULL: none could be opened */
+    bool run_folder;
+    SafeFile *file;     /* NULL: none */
+    TensorStats *stats; /* one per tensor, or NULL when neither --stats nor --verify asks */
+    Recognised model;
+    int64_t parameters, bytes, nonfinite;
+    char **faults; /* the first MAX_FAULTS; found by --verify */
+    int64_t fault_count;
+    bool verified;
+    Status status; /* sticky: a fault that could not be kept (memory) */
+} Inspection;
+enum { MAX_FAULTS = 100 };
+
+void inspection_print(const Inspection *i, bool tensors, bool stats);
+/* One JSON object. */
+Status inspection_json(const Inspection *i, bool tensors, bool stats, JsonWriter *w);
+
+/* Shape of an entry as "[2, 3]". */
+char *entry_shape_text(const SafeEntry *e, char *text, size_t size);
+
+#endif

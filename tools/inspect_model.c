@@ -1,0 +1,126 @@
+/* Which network is it? Sizes are read from shapes; then every tensor is compared with the list that
+ * such a network registers itself (vision/vittt.c), so this file knows no names but a few.
+ */
+#include "tools/inspect.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Dimension i of a named tensor of that rank; 0 when there is none. */
+static int64_t dimension(const SafeFile *f, const char *name, int rank, int i) {
+    const SafeEntry *e = safetensors_find(f, name);
+    return e && e->rank == rank ? e->shape[i] : 0;
+}
+
+static int64_t count_blocks(const SafeFile *f) {
+    char name[64];
+    int64_t depth = 0;
+    do snprintf(name, sizeof name, "blocks.%lld.attn.w1", (long long)depth++);
+    while (safetensors_find(f, name));
+    return depth - 1;
+}
+
+static bool is_state(const SafeFile *f) {
+    return safetensors_count(f) > 0 &&
+           strncmp(safetensors_at(f, 0)->name, "optim.", strlen("optim.")) == 0;
+}
+
+static void name_preset(VitttConfig *c) {
+    static const char *const presets[] = {"vittt_tiny", "vittt_small", "vittt_base"};
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+        VitttConfig p = *c;
+        snprintf(p.preset, sizeof p.preset, "%s", presets[i]);
+        p.image_size = 224;
+        if (vittt_config_resolve(&p, NULL) == STATUS_OK && p.width == c->width &&
+            p.depth == c->depth && p.heads == c->heads && p.patch == c->patch &&
+            p.mlp_ratio == c->mlp_ratio)
+            snprintf(c->preset, sizeof c->preset, "%s", presets[i]);
+    }
+}
+
+Recognised recognise(const SafeFile *f) {
+    Recognised r = {MODEL_UNKNOWN, {.preset = "custom", .mixer = "base"}};
+    VitttConfig *c = &r.config;
+    if (is_state(f)) {
+        r.kind = MODEL_STATE;
+        return r;
+    }
+    if (safetensors_find(f, "layers.0.blocks.0.attn.w1")) {
+        r.kind = MODEL_HIERARCHICAL;
+        return r;
+    }
+    c->width = dimension(f, "patch_embed.proj.weight", 4, 0);
+    c->patch = dimension(f, "patch_embed.proj.weight", 4, 2);
+    c->heads = dimension(f, "blocks.0.attn.w1", 4, 1);
+    c->classes = dimension(f, "head.weight", 2, 0);
+    c->depth = count_blocks(f);
+    if (c->width <= 0 || c->patch <= 0 || c->heads <= 0 || c->classes <= 0 || c->depth <= 0)
+        return r;
+    c->mlp_ratio = dimension(f, "blocks.0.mlp.fc1.weight", 2, 0) / c->width;
+    if (c->mlp_ratio <= 0 || c->width % c->heads != 0) return r;
+    r.kind = MODEL_VITTT;
+    name_preset(c);
+    return r;
+}
+
+const char *recognised_name(const Recognised *r) {
+    switch (r->kind) {
+    case MODEL_UNKNOWN:
+        return "no ViTTT";
+    case MODEL_HIERARCHICAL:
+        return "hierarchical ViTTT (H-ViTTT), which this program does not build";
+    case MODEL_STATE:
+        return "optimiser state of a training run";
+    case MODEL_VITTT:
+        break;
+    }
+    const char *preset = r->config.preset;
+    if (strcmp(preset, "vittt_tiny") == 0) return "ViTTT-T";
+    if (strcmp(preset, "vittt_small") == 0) return "ViTTT-S";
+    if (strcmp(preset, "vittt_base") == 0) return "ViTTT-B";
+    return "ViTTT of custom size";
+}
+
+static bool same_shape(const SafeEntry *e, Tensor t) {
+    if (e->rank != t.rank) return false;
+    for (int i = 0; i < t.rank; i++)
+        if (e->shape[i] != t.shape[i]) return false;
+    return true;
+}
+
+static void compare(Params *p, const SafeFile *f, FaultFunction fault, void *user) {
+    char line[512], found[128], wanted[128];
+    for (int64_t i = 0; i < p->count; i++) {
+        const SafeEntry *e = safetensors_find(f, p->items[i]->name);
+        tensor_shape_text(p->items[i]->master, wanted, sizeof wanted);
+        if (!e) {
+            snprintf(line, sizeof line, "tensor '%s' %s is missing", p->items[i]->name, wanted);
+            fault(user, line);
+        } else if (!same_shape(e, p->items[i]->master)) {
+            snprintf(line, sizeof line, "tensor '%s' is %s, expected %s", e->name,
+                     entry_shape_text(e, found, sizeof found), wanted);
+            fault(user, line);
+        }
+    }
+    for (int64_t i = 0; i < safetensors_count(f); i++) {
+        const SafeEntry *e = safetensors_at(f, i);
+        if (params_find(p, e->name)) continue;
+        snprintf(line, sizeof line, "tensor '%.200s' %s is unknown to the model", e->name,
+                 entry_shape_text(e, found, sizeof found));
+        fault(user, line);
+    }
+}
+
+Status recognised_check(const Recognised *r, const SafeFile *f, FaultFunction fault, void *user) {
+    if (r->kind != MODEL_VITTT) return STATUS_OK;
+    VitttConfig c = r->config;
+    Params p;
+    Vittt *model = NULL;
+    c.image_size = c.patch; /* any size that fits: no parameter depends on it */
+    params_init(&p, NULL);  /* only registered, never built: no device is needed */
+    Status s = vittt_new(&c, &p, &model);
+    if (s == STATUS_OK) compare(&p, f, fault, user);
+    vittt_free(model);
+    params_free(&p);
+    return s;
+}
