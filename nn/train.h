@@ -8,6 +8,7 @@
 #ifndef TTV_NN_TRAIN_H
 #define TTV_NN_TRAIN_H
 
+#include "core/json.h"
 #include "nn/checkpoint.h"
 
 typedef struct TrainTask {

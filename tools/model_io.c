@@ -21,7 +21,7 @@ static Status apply_user(Config *own, const Config *user, const char *section_na
     for (const Option *o = section.options; user && o->key; o++) {
         char value[CONFIG_TEXT + 8], assignment[CONFIG_TEXT + 128];
         if (!config_is_set(user, section_name, o->key)) continue;
-        option_value_text(o, section.values, value, sizeof value);
+        option_plain_text(o, section.values, value, sizeof value);
         snprintf(assignment, sizeof assignment, "%s.%s=%s", section_name, o->key, value);
         TRY(config_set(own, assignment, "command line"));
     }

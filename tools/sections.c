@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/memory.h"
+#include "tools/cli.h"
 
 Settings settings;
 
@@ -95,19 +96,29 @@ static const Option run_options[] = {
     {0},
 };
 
+/* Every section that can stand in a training file. */
+static const struct {
+    const char *name;
+    const Option *options;
+    void *values;
+    size_t size;
+} all_sections[] = {
+    {"model", vittt_options, &settings.model, sizeof settings.model},
+    {"data", data_options, &settings.data, sizeof settings.data},
+    {"preprocess", preprocess_options, &settings.preprocess, sizeof settings.preprocess},
+    {"augment", augment_options, &settings.augment, sizeof settings.augment},
+    {"loader", loader_options, &settings.loader, sizeof settings.loader},
+    {"optim", optim_options, &settings.optim, sizeof settings.optim},
+    {"train", train_options, &settings.train, sizeof settings.train},
+    {"run", run_options, &settings.run, sizeof settings.run},
+    {"common", common_options, &common, sizeof common},
+};
+enum { SECTIONS = sizeof all_sections / sizeof all_sections[0] };
+
 Section section_of(const char *name) {
-    const Section all[] = {
-        {"model", vittt_options, &settings.model},
-        {"data", data_options, &settings.data},
-        {"preprocess", preprocess_options, &settings.preprocess},
-        {"augment", augment_options, &settings.augment},
-        {"loader", loader_options, &settings.loader},
-        {"optim", optim_options, &settings.optim},
-        {"train", train_options, &settings.train},
-        {"run", run_options, &settings.run},
-    };
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        if (strcmp(all[i].name, name) == 0) return all[i];
+    for (int i = 0; i < SECTIONS; i++)
+        if (strcmp(all_sections[i].name, name) == 0)
+            return (Section){all_sections[i].name, all_sections[i].options, all_sections[i].values};
     return (Section){0};
 }
 
@@ -124,53 +135,80 @@ int sections_fill(Section *list, int capacity, const char *names) {
     return count;
 }
 
+void option_plain_text(const Option *o, const void *values, char *out, size_t size) {
+    if (o->type == OPTION_STRING)
+        snprintf(out, size, "%s", (const char *)values + o->offset);
+    else
+        option_value_text(o, values, out, size);
+}
+
 /* ---- taking over a stored configuration ---- */
 
-/* Reads the stored text with structs of its own, so that typed and checked values come out. */
+/* The stored text is read into structs of its own, so that typed and checked values come out. */
 typedef struct Stored {
-    Settings values;
+    Section list[SECTIONS];
     Config *config;
 } Stored;
 
 static Status stored_read(Stored *s, const char *text, size_t size, const char *name) {
-    static const char *const names[] = {"model",  "data",  "preprocess", "augment",
-                                        "loader", "optim", "train",      "run"};
-    Section list[8];
-    for (int i = 0; i < 8; i++) {
-        list[i] = section_of(names[i]);
-        list[i].values = (char *)&s->values + ((char *)list[i].values - (char *)&settings);
+    for (int i = 0; i < SECTIONS; i++) {
+        void *values;
+        TRY(mem_alloc(&values, 1, all_sections[i].size, "stored configuration"));
+        s->list[i] = (Section){all_sections[i].name, all_sections[i].options, values};
     }
-    TRY(config_new(list, 8, &s->config));
+    TRY(config_new(s->list, SECTIONS, &s->config));
     return config_read_text(s->config, text, size, name, true);
 }
 
-static Status overlay_option(Config *config, Stored *stored, const Section *section,
+static void stored_free(Stored *s) {
+    config_free(s->config);
+    for (int i = 0; i < SECTIONS; i++) mem_free(s->list[i].values);
+}
+
+/* Is section.key meant by a list like "data common.device -train.max_steps"? The last word that
+ * fits decides. */
+static bool listed(const char *list, const char *section, const char *key) {
+    char full[128];
+    bool yes = false;
+    snprintf(full, sizeof full, "%s.%s", section, key);
+    while (*list) {
+        size_t n = strcspn(list, " ");
+        bool minus = *list == '-';
+        const char *word = list + minus;
+        size_t length = n - minus;
+        if ((strlen(section) == length && strncmp(word, section, length) == 0) ||
+            (strlen(full) == length && strncmp(word, full, length) == 0))
+            yes = !minus;
+        list += n;
+        list += strspn(list, " ");
+    }
+    return yes;
+}
+
+static Status overlay_option(Config *config, const Section *now, const Section *stored,
                              const Option *o, const char *name, OverlayChange changed) {
-    if (!config_is_set(stored->config, section->name, o->key)) return STATUS_OK;
-    char now[CONFIG_TEXT + 8], then[CONFIG_TEXT + 8], assignment[CONFIG_TEXT + 128];
-    char *base = (char *)&stored->values + ((char *)section->values - (char *)&settings);
-    option_value_text(o, base, then, sizeof then);
-    option_value_text(o, section->values, now, sizeof now);
-    if (config_is_set(config, section->name, o->key)) {
-        if (changed && strcmp(now, then) != 0) changed(section->name, o->key, then, now);
+    char new_text[CONFIG_TEXT], old_text[CONFIG_TEXT], assignment[CONFIG_TEXT + 128];
+    option_plain_text(o, stored->values, old_text, sizeof old_text);
+    option_plain_text(o, now->values, new_text, sizeof new_text);
+    if (config_is_set(config, now->name, o->key)) {
+        if (changed && strcmp(new_text, old_text) != 0)
+            changed(now->name, o->key, old_text, new_text);
         return STATUS_OK;
     }
-    snprintf(assignment, sizeof assignment, "%s.%s=%s", section->name, o->key, then);
+    snprintf(assignment, sizeof assignment, "%s.%s=%s", now->name, o->key, old_text);
     return config_set(config, assignment, name);
 }
 
 Status config_overlay(Config *config, const char *text, size_t size, const char *name,
-                      const char *sections, OverlayChange changed) {
-    void *memory;
-    TRY(mem_alloc(&memory, 1, sizeof(Stored), "stored configuration"));
-    Stored *stored = memory;
-    Section list[8];
-    int count = sections_fill(list, 8, sections);
-    Status s = stored_read(stored, text, size, name);
-    for (int i = 0; i < count && s == STATUS_OK; i++)
-        for (const Option *o = list[i].options; o->key && s == STATUS_OK; o++)
-            s = overlay_option(config, stored, &list[i], o, name, changed);
-    config_free(stored->config);
-    mem_free(stored);
+                      const char *keys, OverlayChange changed) {
+    Stored stored = {0};
+    Status s = stored_read(&stored, text, size, name);
+    for (int i = 0; i < SECTIONS && s == STATUS_OK; i++) {
+        Section now = section_of(all_sections[i].name);
+        for (const Option *o = now.options; o->key && s == STATUS_OK; o++)
+            if (listed(keys, now.name, o->key) && config_is_set(stored.config, now.name, o->key))
+                s = overlay_option(config, &now, &stored.list[i], o, name, changed);
+    }
+    stored_free(&stored);
     return s;
 }

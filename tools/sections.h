@@ -68,17 +68,20 @@ extern Settings settings;
  *     static const Section *sections(int *count) {
  *         static Section list[3];
  *         list[0] = section_of("model"); ...
- * A name that does not exist is a program error (abort in tests: name NULL). */
+ * The name of the result is NULL when there is no such section. */
 Section section_of(const char *name);
 /* The listed sections ("model data loader") into list; returns their number. */
 int sections_fill(Section *list, int capacity, const char *names);
 
-/* Takes keys of INI text for those options of the named sections that nobody has set in `config`;
- * `name` is the origin. When `changed` is given, calls it for keys that were set to something else.
- */
+/* A value as config_set takes it: strings raw, without the quotes of a file. */
+void option_plain_text(const Option *o, const void *values, char *out, size_t size);
+
+/* Takes values of stored INI text for those options that nobody has set in `config`; `name` is
+ * their origin. `keys` lists what is taken: "data common.device -train.max_steps". `changed` (may
+ * be NULL) hears of listed keys that were set to something else. */
 typedef void (*OverlayChange)(const char *section, const char *key, const char *stored,
                               const char *now);
 Status config_overlay(Config *config, const char *text, size_t size, const char *name,
-                      const char *sections, OverlayChange changed);
+                      const char *keys, OverlayChange changed);
 
 #endif

@@ -1,0 +1,53 @@
+/* The folder of one training run:
+ *
+ *   config.ini     resolved configuration, each value with its origin
+ *   metrics.jsonl  one JSON object a line     metrics.csv  the same numbers, fixed columns
+ *   log.txt        what stderr said           lock         pid and host while a process works here
+ *   checkpoints/, last.json, best.json ...    nn/checkpoint.h
+ *
+ * A folder is never overwritten: a taken name gets -2, -3, ... A resumed run first drops the rows
+ * beyond the step that it resumes from, so that every step stands in the files once.
+ */
+#ifndef TTV_TOOLS_RUN_FOLDER_H
+#define TTV_TOOLS_RUN_FOLDER_H
+
+#include <stdio.h>
+
+#include "core/config.h"
+#include "nn/train.h"
+#include "tools/predict.h"
+
+enum { RUN_KINDS = 8 };
+
+typedef struct RunFolder {
+    char *path;
+    int lock; /* file descriptor, -1: none */
+    FILE *log, *jsonl, *csv;
+    Status status; /* first failure of a metrics file; training goes on */
+    struct {
+        char kind[16];
+        int64_t step; /* newest row of that kind kept at a resume */
+    } kept[RUN_KINDS];
+} RunFolder;
+
+/* A new folder `wanted`, or `wanted`-2, ...; an empty folder is taken as it is. exist_ok: `wanted`
+ * itself, unless it holds a checkpoint. */
+Status run_folder_create(RunFolder *r, const char *wanted, bool exist_ok);
+/* An existing folder; refused while another process holds its lock. */
+Status run_folder_open(RunFolder *r, const char *path);
+
+/* Opens log.txt and the metrics files; resumed_step < 0: a new run. */
+Status run_folder_start(RunFolder *r, int64_t resumed_step);
+Status run_folder_write_config(const RunFolder *r, const Config *c);
+
+/* Adds the event to the metrics files; `validation` may be NULL. */
+void run_folder_event(RunFolder *r, const TrainEvent *e, const Score *validation);
+
+/* Closes files, gives the lock back. */
+void run_folder_close(RunFolder *r);
+
+/* Bytes free for an ordinary user on the file system that holds `path` or its nearest existing
+ * parent. */
+Status disk_free(const char *path, uint64_t *bytes);
+
+#endif

@@ -1,0 +1,148 @@
+/* Rows of numbers: one JSON object a line, and a CSV with fixed columns. */
+#include "tools/run_metrics.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "core/file.h"
+#include "core/log.h"
+#include "core/memory.h"
+
+enum { MAX_METRICS_BYTES = 1 << 30 };
+
+static const char csv_heading[] =
+    "kind,step,epoch,loss,lr,grad_norm,images_per_s,wait_share,step_ms,"
+    "val_loss,top1,top5,seconds\n";
+
+/* ---- trimming at a resume ---- */
+
+static int64_t *kept_step(RunFolder *r, const char *kind) {
+    for (int i = 0; i < RUN_KINDS; i++) {
+        if (!r->kept[i].kind[0]) {
+            snprintf(r->kept[i].kind, sizeof r->kept[i].kind, "%s", kind);
+            r->kept[i].step = -1;
+        }
+        if (strcmp(r->kept[i].kind, kind) == 0) return &r->kept[i].step;
+    }
+    return NULL;
+}
+
+/* Step and kind of a line; false: no whole row. */
+static bool json_row(const char *line, size_t size, char *kind, size_t room, int64_t *step) {
+    struct cJSON *row = NULL;
+    if (json_parse(line, size, "metrics.jsonl", &row) != STATUS_OK) return false;
+    const cJSON *s = cJSON_GetObjectItemCaseSensitive(row, "step");
+    const cJSON *k = cJSON_GetObjectItemCaseSensitive(row, "kind");
+    bool good = cJSON_IsNumber(s) && cJSON_IsString(k);
+    if (good) {
+        snprintf(kind, room, "%s", k->valuestring);
+        *step = (int64_t)s->valuedouble;
+    }
+    json_free(row);
+    return good;
+}
+
+static bool csv_row(const char *line, size_t size, char *kind, size_t room, int64_t *step) {
+    const char *comma = memchr(line, ',', size);
+    if (!comma || (size_t)(comma - line) >= room) return false;
+    memcpy(kind, line, (size_t)(comma - line));
+    kind[comma - line] = 0;
+    char *end;
+    *step = strtoll(comma + 1, &end, 10);
+    return end > comma + 1 && *end == ',';
+}
+
+typedef bool (*RowReader)(const char *line, size_t size, char *kind, size_t room, int64_t *step);
+
+/* Copies the lines that stay to the front of `text`; their total length. */
+static size_t trim_text(RunFolder *r, char *text, size_t size, int64_t limit, RowReader read) {
+    size_t kept = 0;
+    for (size_t at = 0; at < size;) {
+        char *end = memchr(text + at, '\n', size - at);
+        if (!end) break; /* torn by a kill */
+        size_t length = (size_t)(end - text) - at;
+        char kind[16] = "";
+        int64_t step = 0;
+        bool stays;
+        if (read(text + at, length, kind, sizeof kind, &step)) {
+            stays = step <= limit;
+            int64_t *newest = stays ? kept_step(r, kind) : NULL;
+            if (newest && step > *newest) *newest = step;
+        } else {
+            stays = at == 0 && read == csv_row; /* the heading */
+        }
+        if (stays) memmove(text + kept, text + at, length + 1);
+        if (stays) kept += length + 1;
+        at += length + 1;
+    }
+    return kept;
+}
+
+static Status trim_file(RunFolder *r, const char *name, int64_t limit, RowReader read) {
+    char *path, *text = NULL;
+    size_t size = 0;
+    TRY(path_join(&path, r->path, name));
+    Status s = STATUS_OK;
+    if (file_exists(path)) {
+        s = file_read(path, MAX_METRICS_BYTES, &text, &size);
+        size_t kept = s == STATUS_OK ? trim_text(r, text, size, limit, read) : 0;
+        if (s == STATUS_OK && kept != size) s = file_write_atomic(path, text, kept);
+    }
+    mem_free(text);
+    mem_free(path);
+    return s;
+}
+
+Status metrics_trim(RunFolder *r, int64_t step) {
+    TRY(trim_file(r, "metrics.jsonl", step, json_row));
+    return trim_file(r, "metrics.csv", step, csv_row);
+}
+
+Status metrics_begin(RunFolder *r) {
+    fseek(r->csv, 0, SEEK_END);
+    if (ftell(r->csv) > 0) return STATUS_OK;
+    if (fputs(csv_heading, r->csv) >= 0 && fflush(r->csv) == 0) return STATUS_OK;
+    return status_errno("%s/metrics.csv", r->path);
+}
+
+/* ---- writing ---- */
+
+/* An empty field where there is no number. */
+static void csv_number(FILE *f, double x) {
+    if (isfinite(x))
+        fprintf(f, ",%.9g", x);
+    else
+        fputc(',', f);
+}
+
+static void csv_event(FILE *f, const TrainEvent *e, const Score *v) {
+    bool train = strcmp(e->kind, "train") == 0 || strcmp(e->kind, "skip") == 0;
+    double n = v ? (double)v->scored : 0;
+    fprintf(f, "%s,%lld,%lld", e->kind, (long long)e->state.step, (long long)e->state.epoch);
+    csv_number(f, train ? e->loss : NAN);
+    csv_number(f, train ? e->lr : NAN);
+    csv_number(f, train ? e->grad_norm : NAN);
+    csv_number(f, train ? e->samples_per_s : NAN);
+    csv_number(f, train ? e->wait_share : NAN);
+    csv_number(f, train ? e->step_ms : NAN);
+    csv_number(f, n > 0 ? v->loss_sum / n : NAN);
+    csv_number(f, n > 0 ? 100.0 * (double)v->top1 / n : NAN);
+    csv_number(f, n > 0 ? 100.0 * (double)v->top5 / n : NAN);
+    csv_number(f, e->seconds);
+    fputc('\n', f);
+}
+
+void run_folder_event(RunFolder *r, const TrainEvent *e, const Score *validation) {
+    const int64_t *kept = kept_step(r, e->kind);
+    if (!r->jsonl || !r->csv || (kept && e->state.step <= *kept)) return;
+    if (e->record) fprintf(r->jsonl, "%s\n", e->record);
+    csv_event(r->csv, e, validation);
+    bool good = fflush(r->jsonl) == 0 && fflush(r->csv) == 0;
+    if (good || r->status != STATUS_OK) return;
+    /* Numbers of a run are worth less than the run: go on, say it, and end with its exit code. */
+    r->status = status_errno("%s: metrics files", r->path);
+    log_error("%s; training goes on without them", status_message());
+}

@@ -1,0 +1,129 @@
+/* Opening and comparing the splits of a run. */
+#include "tools/train_data.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/utf8.h"
+#include "tools/cli.h"
+
+enum { SHOWN_CORRUPT = 20 };
+
+ImageOptions data_image_options(const DataConfig *c) {
+    ImageOptions o = image_options_default();
+    o.max_pixels = c->max_pixels;
+    o.apply_orientation = c->exif_orientation;
+    o.strict = c->strict_decode;
+    return o;
+}
+
+static bool is_utf8(const char *text) {
+    size_t left = strlen(text);
+    while (left > 0) {
+        size_t n = utf8_length((const unsigned char *)text, left);
+        if (n == 0) return false;
+        text += n;
+        left -= n;
+    }
+    return true;
+}
+
+/* Names go into the checkpoint's JSON: bytes that are no UTF-8 would come back as other names. */
+static Status check_names(const ClassList *classes) {
+    for (int64_t i = 0; i < classes->count; i++) {
+        const char *name = classes->names[i];
+        if (!is_utf8(name))
+            return status_set(STATUS_DATA,
+                              "class folder '%s' has a name that is not UTF-8: rename it", name);
+    }
+    return STATUS_OK;
+}
+
+static bool no_split(const char *split) {
+    return !*split || strcmp(split, "none") == 0;
+}
+
+/* Opens the training split again with only a share of its images. */
+static Status take_fraction(TrainData *d) {
+    double share = settings.train.fraction;
+    if (share >= 1) return STATUS_OK;
+    settings.data.train_limit = (int64_t)ceil(share * (double)dataset_count(d->train));
+    dataset_close(d->train);
+    d->train = NULL;
+    return dataset_open(&settings.data, settings.data.train_split, &d->classes, &d->train);
+}
+
+static Status open_splits(TrainData *d) {
+    const DataConfig *c = &settings.data;
+    if (!*c->root)
+        return status_set(STATUS_USAGE,
+                          "no data: give --data-dir DIR, or [data] root in a file (-c)");
+    TRY(dataset_open(c, c->train_split, &d->classes, &d->train));
+    TRY(check_names(&d->classes));
+    TRY(take_fraction(d));
+    if (dataset_count(d->train) < settings.loader.batch_size * settings.train.grad_accum_steps)
+        return status_set(
+            STATUS_DATA,
+            "%s: %lld training images are less than one step of %lld x %lld: use a smaller "
+            "--batch-size or --grad-accum-steps",
+            c->root, (long long)dataset_count(d->train), (long long)settings.loader.batch_size,
+            (long long)settings.train.grad_accum_steps);
+    if (no_split(c->val_split)) return STATUS_OK;
+    return status_context(dataset_open(c, c->val_split, &d->classes, &d->val),
+                          "validation split (--val-split none: train without)");
+}
+
+Status train_data_open(TrainData *d) {
+    *d = (TrainData){0};
+    Status s = open_splits(d);
+    if (s != STATUS_OK) train_data_close(d);
+    return s;
+}
+
+static LoaderOptions loader_options_of(const Preprocess *preprocess) {
+    return (LoaderOptions){.preprocess = preprocess,
+                           .batch = settings.loader.batch_size,
+                           .threads = (int)settings.loader.workers,
+                           .prefetch = (int)settings.loader.prefetch,
+                           .seed = (uint64_t)settings.train.seed,
+                           .fail_on_corrupt = settings.data.on_corrupt == 1,
+                           .max_corrupt = settings.data.max_corrupt,
+                           .image = data_image_options(&settings.data)};
+}
+
+Status eval_loader_open(const Dataset *d, const Preprocess *preprocess, Loader **out) {
+    LoaderOptions o = loader_options_of(preprocess);
+    return loader_open(d, &o, out);
+}
+
+Status train_data_load(TrainData *d, const Preprocess *preprocess) {
+    LoaderOptions o = loader_options_of(preprocess);
+    o.augment = settings.train.augment ? &settings.augment : NULL;
+    o.shuffle = true;
+    o.drop_last = true;
+    TRY(loader_open(d->train, &o, &d->train_loader));
+    return d->val ? eval_loader_open(d->val, preprocess, &d->val_loader) : STATUS_OK;
+}
+
+void train_data_close(TrainData *d) {
+    if (d->train_loader) loader_close(d->train_loader);
+    if (d->val_loader) loader_close(d->val_loader);
+    if (d->train) dataset_close(d->train);
+    if (d->val) dataset_close(d->val);
+    class_list_free(&d->classes);
+    *d = (TrainData){0};
+}
+
+void report_corrupt(const char *what, const Dataset *d, const Loader *l) {
+    int64_t count = l ? loader_corrupt_count(l) : 0;
+    if (count == 0) return;
+    note("%s: %lld of %lld images could not be decoded:", what, (long long)count,
+         (long long)dataset_count(d));
+    for (int64_t i = 0; i < count && i < SHOWN_CORRUPT; i++) {
+        int64_t sample;
+        const char *reason;
+        loader_corrupt_at(l, i, &sample, &reason);
+        note("  %s: %s", dataset_name(d, sample), reason);
+    }
+    if (count > SHOWN_CORRUPT) note("  ... and %lld more", (long long)(count - SHOWN_CORRUPT));
+}

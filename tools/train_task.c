@@ -1,0 +1,190 @@
+/* Task callbacks: see nn/train.h for the contract. */
+#include "tools/train_task.h"
+
+#include <string.h>
+
+#include "core/memory.h"
+#include "tools/cli.h"
+
+/* ---- scoring ---- */
+
+Status score_all(Predictor *p, Loader *l, int64_t images, float *logits, Score *score,
+                 ScoreVisit visit, void *visit_user) {
+    const int64_t classes = p->model->config.classes;
+    HostBatch b;
+    Status s;
+    *score = (Score){0};
+    TRY(loader_begin(l, 0, 0));
+    while ((s = loader_next(l, &b)) == STATUS_OK) {
+        TRY(predict(p, b.pixels, b.count, logits));
+        score_add(score, logits, b.count, classes, b.labels, b.valid);
+        if (visit) visit(visit_user, &b, logits);
+        progress_line(10, "scoring %lld of %lld images",
+                      (long long)(score->scored + score->left_out), (long long)images);
+        if (train_stop_requested()) return status_set(STATUS_STOPPED, "stopped while scoring");
+    }
+    if (s != STATUS_END) return s;
+    if (score->scored == 0) return status_set(STATUS_DATA, "no image could be scored");
+    return STATUS_OK;
+}
+
+static Status validate(void *user, int64_t step, double *metric, JsonWriter *record) {
+    TrainerTask *t = user;
+    int64_t images = dataset_count(t->data->val);
+    TRY(score_all(&t->predictor, t->data->val_loader, images, t->logits, &t->score, NULL, NULL));
+    t->scored_step = step;
+    const Score *s = &t->score;
+    double n = (double)s->scored;
+    *metric = 100.0 * (double)s->top1 / n;
+    json_pair_number(record, "val_loss", s->loss_sum / n);
+    json_pair_number(record, "top1", *metric);
+    json_pair_number(record, "top5", 100.0 * (double)s->top5 / n);
+    json_pair_int(record, "scored", s->scored);
+    json_pair_int(record, "left_out", s->left_out);
+    return STATUS_OK;
+}
+
+/* ---- batches ---- */
+
+static Status begin_epoch(void *user, int64_t epoch, int64_t cursor) {
+    TrainerTask *t = user;
+    if (t->fixed_pixels) {
+        t->fixed_served = cursor / t->batch.count;
+        return STATUS_OK;
+    }
+    if (cursor % settings.loader.batch_size != 0)
+        return status_set(STATUS_USAGE,
+                          "the run stopped after %lld images of the epoch, which is no multiple of "
+                          "--batch-size %lld",
+                          (long long)cursor, (long long)settings.loader.batch_size);
+    return loader_begin(t->data->train_loader, epoch, cursor);
+}
+
+static Status next_batch(void *user, int64_t *samples) {
+    TrainerTask *t = user;
+    if (!t->fixed_pixels)
+        TRY(loader_next(t->data->train_loader, &t->batch));
+    else if (t->fixed_served++ >= loader_batches(t->data->train_loader))
+        return STATUS_END;
+    *samples += t->batch.count;
+    return STATUS_OK;
+}
+
+/* Smoothed one-hot rows (vittt.md 7.3): s/classes everywhere, 1 - s more at the label. */
+static void fill_targets(TrainerTask *t) {
+    const int64_t classes = t->model->config.classes, count = t->batch.count;
+    const double smoothing = settings.train.smoothing;
+    const float off = (float)(smoothing / (double)classes);
+    const float on = (float)(1.0 - smoothing + smoothing / (double)classes);
+    for (int64_t i = 0; i < count * classes; i++) t->target_rows[i] = off;
+    for (int64_t i = 0; i < count; i++) t->target_rows[i * classes + t->batch.labels[i]] = on;
+}
+
+static Status push_batch(TrainerTask *t, int64_t step, int64_t micro, Tensor *pixels,
+                         Tensor *targets) {
+    Model *m = t->model;
+    const int64_t count = t->batch.count, size = m->preprocess.image_size;
+    *pixels = tensor_4d(t->pixels.data, DTYPE_U8, count, size, size, 3);
+    *targets = tensor_2d(t->targets.data, DTYPE_F32, count, m->config.classes);
+    fill_targets(t);
+    TRY(device_push(m->device, *pixels, t->batch.pixels));
+    TRY(device_push(m->device, *targets, t->target_rows));
+    return vittt_draw_drop_path(m->vittt, m->device, (uint64_t)settings.train.seed, step, micro,
+                                count);
+}
+
+static Var *loss(void *user, Tape *tape, int64_t step, int64_t micro) {
+    TrainerTask *t = user;
+    float mean[3], std[3];
+    Tensor pixels, targets;
+    if (t->on_micro_step) t->on_micro_step(t->on_micro_step_user, step);
+    Status s = push_batch(t, step, micro, &pixels, &targets);
+    if (s != STATUS_OK) return tape_fail(tape, s);
+    for (int i = 0; i < 3; i++) {
+        mean[i] = (float)t->model->preprocess.mean[i];
+        std[i] = (float)t->model->preprocess.std[i];
+    }
+    Var *image = op_image_normalise(tape, pixels, mean, std);
+    Var *logits = vittt_forward(t->model->vittt, tape, image, true);
+    return op_cross_entropy(tape, logits, targets);
+}
+
+static const char *batch_name(void *user, int64_t i) {
+    TrainerTask *t = user;
+    return i < t->batch.count ? dataset_name(t->data->train, t->batch.samples[i]) : NULL;
+}
+
+static double wait_seconds(void *user) {
+    TrainerTask *t = user;
+    return loader_wait_seconds(t->data->train_loader);
+}
+
+TrainTask trainer_task_callbacks(TrainerTask *t) {
+    return (TrainTask){.user = t,
+                       .begin_epoch = begin_epoch,
+                       .next = next_batch,
+                       .loss = loss,
+                       .validate = t->data->val ? validate : NULL,
+                       .batch_name = batch_name,
+                       .wait_seconds = wait_seconds};
+}
+
+/* ---- set-up ---- */
+
+static Status copy_block(void **out, const void *src, int64_t count, size_t size) {
+    TRY(mem_alloc(out, count, size, "the batch to overfit"));
+    memcpy(*out, src, (size_t)count * size);
+    return STATUS_OK;
+}
+
+static Status fix_first_batch(TrainerTask *t) {
+    const int64_t size = t->model->preprocess.image_size;
+    HostBatch b;
+    void *block;
+    TRY(loader_begin(t->data->train_loader, 0, 0));
+    TRY(loader_next(t->data->train_loader, &b));
+    TRY(copy_block(&block, b.labels, b.count, sizeof(int64_t)));
+    t->fixed_labels = block;
+    TRY(copy_block(&block, b.samples, b.count, sizeof(int64_t)));
+    t->fixed_samples = block;
+    TRY(copy_block(&block, b.valid, b.count, 1));
+    t->fixed_valid = block;
+    TRY(copy_block(&block, b.pixels, b.count * size * size * 3, 1));
+    t->fixed_pixels = block;
+    t->batch =
+        (HostBatch){t->fixed_pixels, t->fixed_labels, t->fixed_samples, t->fixed_valid, b.count};
+    return STATUS_OK;
+}
+
+static Status init(TrainerTask *t) {
+    Device *d = t->model->device;
+    const int64_t batch = settings.loader.batch_size, size = t->model->preprocess.image_size;
+    const int64_t classes = t->model->config.classes;
+    void *block;
+    TRY(arena_tensor(&d->weights, DTYPE_U8, 4, (int64_t[]){batch, size, size, 3}, &t->pixels));
+    TRY(arena_tensor(&d->weights, DTYPE_F32, 2, (int64_t[]){batch, classes}, &t->targets));
+    TRY(mem_alloc(&block, batch * classes, sizeof(float), "targets"));
+    t->target_rows = block;
+    TRY(mem_alloc(&block, batch * classes, sizeof(float), "logits"));
+    t->logits = block;
+    if (t->data->val) TRY(predictor_open(&t->predictor, t->model, batch));
+    return settings.train.overfit_batch ? fix_first_batch(t) : STATUS_OK;
+}
+
+Status trainer_task_init(TrainerTask *t, Model *m, TrainData *d) {
+    *t = (TrainerTask){.model = m, .data = d, .scored_step = -1};
+    Status s = init(t);
+    if (s != STATUS_OK) trainer_task_free(t);
+    return s;
+}
+
+void trainer_task_free(TrainerTask *t) {
+    predictor_close(&t->predictor);
+    mem_free(t->target_rows);
+    mem_free(t->logits);
+    mem_free(t->fixed_pixels);
+    mem_free(t->fixed_labels);
+    mem_free(t->fixed_samples);
+    mem_free(t->fixed_valid);
+    *t = (TrainerTask){0};
+}
