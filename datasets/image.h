@@ -1,9 +1,9 @@
 /* Decoding: JPEG and PNG bytes to 8-bit RGB, with limits before any allocation.
  *
- * The type is read from magic bytes, never from the name. Grey is replicated, palettes are expanded, 16-bit is
- * rounded to 8 (scale 65535), alpha is dropped like Pillow's convert("RGB") (or composited, by policy),
- * CMYK/YCCK become RGB by the Adobe marker's rules. EXIF orientation is ignored or applied by policy;
- * a broken EXIF block never fails the image.
+ * The type is read from magic bytes, never from the name. Grey is replicated, palettes are
+ * expanded, 16-bit is rounded to 8 (scale 65535), alpha is dropped like Pillow's convert("RGB") (or
+ * composited, by policy), CMYK/YCCK become RGB by the Adobe marker's rules. EXIF orientation is
+ * ignored or applied by policy; a broken EXIF block never fails the image.
  */
 #ifndef TTV_DATASETS_IMAGE_H
 #define TTV_DATASETS_IMAGE_H
@@ -22,10 +22,11 @@ typedef struct Image {
 typedef enum AlphaPolicy { ALPHA_DROP, ALPHA_COMPOSITE_BLACK, ALPHA_COMPOSITE_WHITE } AlphaPolicy;
 
 typedef struct ImageOptions {
-    int64_t max_pixels;       /* 0: 178,956,970 */
-    bool check_plausible;     /* refuse when pixels > 8,256 (PNG) or 170 (JPEG) times the file's bytes */
-    bool apply_orientation;   /* EXIF */
-    bool strict;              /* decoder warnings (truncated data...) are errors; false: keep what decoded */
+    int64_t max_pixels; /* 0: 178,956,970 */
+    bool
+        check_plausible; /* refuse when pixels > 8,256 (PNG) or 170 (JPEG) times the file's bytes */
+    bool apply_orientation; /* EXIF */
+    bool strict; /* decoder warnings (truncated data...) are errors; false: keep what decoded */
     AlphaPolicy alpha;
 } ImageOptions;
 /* Strict, plausibility checked, orientation ignored, alpha dropped. */
@@ -36,15 +37,41 @@ typedef struct ImageInfo {
     const char *format;    /* "jpeg", "png" */
     int64_t width, height; /* as stored */
     int channels, bits;
-    int orientation;       /* EXIF 1..8; 1 when absent or broken */
+    int orientation; /* EXIF 1..8; 1 when absent or broken */
     bool progressive_or_interlaced;
 } ImageInfo;
 
-/* Messages start with `name`. STATUS_DATA for anything that is not a whole, plausible JPEG or PNG: the text
- * says what the bytes are (GIF, WebP, HTML, text, empty, ...). */
+/* Messages start with `name`. STATUS_DATA for anything that is not a whole, plausible JPEG or PNG:
+ * the text says what the bytes are (GIF, WebP, HTML, text, empty, ...). */
 Status image_probe(const void *bytes, size_t size, const char *name, ImageInfo *info);
-Status image_decode(const void *bytes, size_t size, const char *name, const ImageOptions *o, Image *out,
-                    ImageInfo *info);
+Status image_decode(const void *bytes, size_t size, const char *name, const ImageOptions *o,
+                    Image *out, ImageInfo *info);
+/* A rectangle of stored pixels (no orientation applied). */
+typedef struct ImageRegion {
+    int64_t left, top, width, height;
+} ImageRegion;
+
+/* Memory that decoded pixels are put into again and again; zero-initialise, free at the end. One
+ * per thread. */
+typedef struct ImageScratch {
+    uint8_t *memory;
+    size_t bytes;
+} ImageScratch;
+void image_scratch_free(ImageScratch *s);
+
+/* Like image_decode, but the pixels live in `scratch` (never image_free `out`) until its next use,
+ * and only `region` is decoded (NULL: the whole image; with a region no orientation is applied).
+ * Every byte and the verdict on damaged files are those of a full decode: unwanted JPEG blocks are
+ * parsed, not transformed. */
+Status image_decode_region(const void *bytes, size_t size, const char *name, const ImageOptions *o,
+                           const ImageRegion *region, ImageScratch *scratch, Image *out);
+
+/* What bytes are, for messages: "a GIF image", "an HTML page", "an empty file", ... never NULL. */
+const char *image_kind(const void *bytes, size_t size);
+
+/* Larger files are refused unread. */
+#define IMAGE_MAX_FILE_BYTES ((size_t)512 << 20)
+
 /* Reads a regular file; FIFOs, folders and devices are refused. */
 Status image_read(const char *path, const ImageOptions *o, Image *out, ImageInfo *info);
 void image_free(Image *image);

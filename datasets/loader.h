@@ -1,8 +1,8 @@
 /* The loader: threads that turn samples into batches of 8-bit images, ahead of the consumer.
  *
- * Batch contents depend on (seed, epoch, cursor) only: never on the number of threads. A corrupt sample is, by
- * policy, replaced in training (by a deterministic other sample) and left out in evaluation (valid = 0),
- * counted and named; or it ends the pass with STATUS_DATA.
+ * Batch contents depend on (seed, epoch, cursor) only: never on the number of threads. A corrupt
+ * sample is, by policy, replaced in training (by a deterministic other sample) and left out in
+ * evaluation (valid = 0), counted and named; or it ends the pass with STATUS_DATA.
  */
 #ifndef TTV_DATASETS_LOADER_H
 #define TTV_DATASETS_LOADER_H
@@ -14,8 +14,8 @@ typedef struct LoaderOptions {
     const Preprocess *preprocess; /* must outlive the loader */
     const Augment *augment;       /* NULL: evaluation transform */
     int64_t batch;
-    int threads;     /* 0: number of processors */
-    int prefetch;    /* batches ahead; 0: 4 */
+    int threads;  /* 0: number of processors */
+    int prefetch; /* batches ahead; 0: 4 */
     uint64_t seed;
     bool shuffle;
     bool drop_last;
@@ -38,7 +38,8 @@ Status loader_open(const Dataset *d, const LoaderOptions *o, Loader **out);
 void loader_close(Loader *l);
 /* Begins an epoch at sample `cursor` (a multiple of the batch unless at the end). */
 Status loader_begin(Loader *l, int64_t epoch, int64_t cursor);
-/* STATUS_END after the last batch. Waits; a wait of 60 s is reported through the log with the file in work. */
+/* STATUS_END after the last batch. Waits; a wait of 60 s is reported through the log with the file
+ * in work. */
 Status loader_next(Loader *l, HostBatch *b);
 int64_t loader_batches(const Loader *l); /* per epoch */
 double loader_wait_seconds(Loader *l);   /* waited inside loader_next since the last call of this */

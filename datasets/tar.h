@@ -1,4 +1,5 @@
-/* Read-only index of a tar file (ustar, GNU long names, PAX paths), memory-mapped: members are read in place. */
+/* Read-only index of a tar file (ustar, GNU long names, PAX paths), memory-mapped: members are read
+ * in place. */
 #ifndef TTV_DATASETS_TAR_H
 #define TTV_DATASETS_TAR_H
 
@@ -15,10 +16,11 @@ typedef struct TarMember {
 
 typedef struct Tar Tar;
 
-/* Regular files only; folders, links and specials are passed over (counted). Bad checksums, sizes beyond the
- * end, names with ".." or NUL, and truncation are errors with the byte offset. */
+/* Regular files only; folders, links and specials are passed over (counted). Bad checksums, sizes
+ * beyond the end, names with ".." or NUL, and truncation are errors with the byte offset. */
 Status tar_open(const char *path, Tar **out);
-Status tar_parse(const unsigned char *data, size_t size, const char *name, Tar **out); /* tests, fuzzing */
+Status tar_parse(const unsigned char *data, size_t size, const char *name,
+                 Tar **out); /* tests, fuzzing */
 void tar_close(Tar *t);
 int64_t tar_count(const Tar *t);
 const TarMember *tar_at(const Tar *t, int64_t i);

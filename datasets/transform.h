@@ -13,31 +13,45 @@ typedef enum CropMode { CROP_CENTER, CROP_SQUASH, CROP_BORDER } CropMode;
 
 /* Section [preprocess]; stored in the checkpoint. */
 typedef struct Preprocess {
-    int64_t image_size;    /* S; set from the model */
-    double crop_pct;       /* 0.875: resize the short side to int(S / crop_pct), centre crop S */
-    int crop_mode;         /* CropMode */
-    int filter;            /* Filter */
+    int64_t image_size; /* S; set from the model */
+    double crop_pct;    /* 0.875: resize the short side to int(S / crop_pct), centre crop S */
+    int crop_mode;      /* CropMode */
+    int filter;         /* Filter */
     double mean[3], std[3];
 } Preprocess;
 extern const Option preprocess_options[];
 
 /* Section [augment]. */
 typedef struct Augment {
-    bool random_resized_crop;      /* otherwise: pad-and-shift of up to `shift` pixels after an eval resize */
-    double scale_min, scale_max;   /* area share */
-    double ratio_min, ratio_max;   /* aspect */
-    double flip;                   /* probability of a horizontal flip */
-    double jitter;                 /* brightness, contrast, saturation factor 1 +- jitter; 0: off */
-    int64_t shift;                 /* pixels */
+    bool random_resized_crop;    /* otherwise: pad-and-shift of up to `shift` pixels after an eval
+                                    resize */
+    double scale_min, scale_max; /* area share */
+    double ratio_min, ratio_max; /* aspect */
+    double flip;                 /* probability of a horizontal flip */
+    double jitter;               /* brightness, contrast, saturation factor 1 +- jitter; 0: off */
+    int64_t shift;               /* pixels */
 } Augment;
 extern const Option augment_options[];
 
 /* src -> dst[S,S,3]: vittt.md section 8, steps 3 and 4 for CROP_CENTER. */
-Status preprocess_apply(const Preprocess *p, const Image *src, uint8_t *dst, ResizeScratch *scratch);
-/* One line that says exactly what preprocess_apply does, e.g. "resize short side 256 bicubic, centre crop 224, ..." */
+Status preprocess_apply(const Preprocess *p, const Image *src, uint8_t *dst,
+                        ResizeScratch *scratch);
+/* One line that says exactly what preprocess_apply does, e.g. "resize short side 256 bicubic,
+ * centre crop 224, ..." */
 void preprocess_text(const Preprocess *p, char *text, size_t size);
 /* vittt.md 7.4 steps 2 and 3, and colour jitter; draws from rng in a fixed order. */
-Status augment_apply(const Augment *a, const Preprocess *p, const Image *src, Rng *rng, uint8_t *dst,
-                     ResizeScratch *scratch);
+Status augment_apply(const Augment *a, const Preprocess *p, const Image *src, Rng *rng,
+                     uint8_t *dst, ResizeScratch *scratch);
+
+/* STATUS_USAGE when limits of the section contradict each other (an option table sees one key at a
+ * time). */
+Status augment_check(const Augment *a);
+
+/* The same in two steps, so that only the drawn region need be decoded: augment_region draws what
+ * to look at in a width x height image (the whole of it without random_resized_crop);
+ * augment_region_apply takes an image of just that region and the same rng. */
+ImageRegion augment_region(const Augment *a, int64_t width, int64_t height, Rng *rng);
+Status augment_region_apply(const Augment *a, const Preprocess *p, const Image *region, Rng *rng,
+                            uint8_t *dst, ResizeScratch *scratch);
 
 #endif

@@ -1,0 +1,131 @@
+/* Training augmentation: random resized crop or shift, flip, colour jitter. */
+#include <math.h>
+#include <string.h>
+
+#include "datasets/color.h"
+#include "datasets/transform.h"
+
+enum { CROP_TRIES = 10 };
+
+/* When no drawn crop fits: the largest central one of allowed aspect. */
+static ImageRegion central_region(const Augment *a, int64_t width, int64_t height) {
+    double ratio = (double)width / (double)height;
+    ImageRegion r = {0, 0, width, height};
+    if (ratio < a->ratio_min) r.height = (int64_t)nearbyint((double)width / a->ratio_min);
+    if (ratio > a->ratio_max) r.width = (int64_t)nearbyint((double)height * a->ratio_max);
+    if (r.width < 1) r.width = 1;
+    if (r.height < 1) r.height = 1;
+    if (r.width > width) r.width = width;
+    if (r.height > height) r.height = height;
+    r.left = (width - r.width) / 2;
+    r.top = (height - r.height) / 2;
+    return r;
+}
+
+/* vittt.md 7.4 step 2 */
+ImageRegion augment_region(const Augment *a, int64_t width, int64_t height, Rng *rng) {
+    if (!a->random_resized_crop) return (ImageRegion){0, 0, width, height};
+    double area = (double)width * (double)height;
+    double log_min = log(a->ratio_min), log_max = log(a->ratio_max);
+    for (int i = 0; i < CROP_TRIES; i++) {
+        double share = rng_range(rng, a->scale_min, a->scale_max);
+        double aspect = exp(rng_range(rng, log_min, log_max));
+        int64_t w = (int64_t)nearbyint(sqrt(area * share * aspect));
+        int64_t h = (int64_t)nearbyint(sqrt(area * share / aspect));
+        if (w < 1 || h < 1 || w > width || h > height) continue;
+        int64_t top = (int64_t)rng_below(rng, (uint64_t)(height - h + 1));
+        int64_t left = (int64_t)rng_below(rng, (uint64_t)(width - w + 1));
+        return (ImageRegion){left, top, w, h};
+    }
+    return central_region(a, width, height);
+}
+
+static void flip_rows(uint8_t *pixels, int64_t side) {
+    for (int64_t y = 0; y < side; y++) {
+        uint8_t *left = pixels + y * side * 3, *right = left + (side - 1) * 3;
+        for (; left < right; left += 3, right -= 3) {
+            uint8_t swap[3];
+            memcpy(swap, left, 3);
+            memcpy(left, right, 3);
+            memcpy(right, swap, 3);
+        }
+    }
+}
+
+/* Moves the picture by (dx, dy) pixels in place; black comes in. */
+static void shift_pixels(uint8_t *pixels, int64_t side, int64_t dx, int64_t dy) {
+    int64_t keep = (side - (dx < 0 ? -dx : dx)) * 3;
+    size_t row_bytes = (size_t)side * 3;
+    for (int64_t i = 0; i < side; i++) {
+        /* Rows are visited so that none is overwritten before it was read. */
+        int64_t to = dy > 0 ? side - 1 - i : i, from = to - dy;
+        uint8_t *row = pixels + (size_t)to * row_bytes;
+        if (from < 0 || from >= side || keep <= 0) {
+            memset(row, 0, row_bytes);
+            continue;
+        }
+        const uint8_t *source = pixels + (size_t)from * row_bytes;
+        memmove(row + (dx > 0 ? dx : 0) * 3, source + (dx < 0 ? -dx : 0) * 3, (size_t)keep);
+        size_t gap = row_bytes - (size_t)keep;
+        memset(dx > 0 ? row : row + keep, 0, gap);
+    }
+}
+
+static void shift_random(const Augment *a, uint8_t *pixels, int64_t side, Rng *rng) {
+    uint64_t range = (uint64_t)(2 * a->shift + 1);
+    int64_t dx = (int64_t)rng_below(rng, range) - a->shift;
+    int64_t dy = (int64_t)rng_below(rng, range) - a->shift;
+    shift_pixels(pixels, side, dx, dy);
+}
+
+/* Three factors in random order, as torchvision's ColorJitter. */
+static void jitter(const Augment *a, uint8_t *pixels, int64_t count, Rng *rng) {
+    int64_t order[3];
+    rng_permutation(rng, order, 3);
+    for (int i = 0; i < 3; i++) {
+        float factor = (float)rng_range(rng, 1.0 - a->jitter, 1.0 + a->jitter);
+        if (order[i] == 0) color_brightness(pixels, count, factor);
+        if (order[i] == 1) color_contrast(pixels, count, factor);
+        if (order[i] == 2) color_saturation(pixels, count, factor);
+    }
+}
+
+static void finish(const Augment *a, uint8_t *pixels, int64_t side, Rng *rng) {
+    if (!a->random_resized_crop && a->shift > 0) shift_random(a, pixels, side, rng);
+    if (a->flip > 0 && rng_uniform(rng) < a->flip) flip_rows(pixels, side);
+    if (a->jitter > 0) jitter(a, pixels, side * side, rng);
+}
+
+/* The resampling half: `r` of src becomes dst[S,S,3]. */
+static Status resample(const Augment *a, const Preprocess *p, const Image *src, ImageRegion r,
+                       uint8_t *dst, ResizeScratch *scratch) {
+    if (!a->random_resized_crop) return preprocess_apply(p, src, dst, scratch);
+    return resize_box(src, r.left, r.top, r.width, r.height, (Filter)p->filter, dst, p->image_size,
+                      p->image_size, scratch);
+}
+
+Status augment_region_apply(const Augment *a, const Preprocess *p, const Image *region, Rng *rng,
+                            uint8_t *dst, ResizeScratch *scratch) {
+    ImageRegion all = {0, 0, region->width, region->height};
+    TRY(resample(a, p, region, all, dst, scratch));
+    finish(a, dst, p->image_size, rng);
+    return STATUS_OK;
+}
+
+Status augment_apply(const Augment *a, const Preprocess *p, const Image *src, Rng *rng,
+                     uint8_t *dst, ResizeScratch *scratch) {
+    ImageRegion r = augment_region(a, src->width, src->height, rng);
+    TRY(resample(a, p, src, r, dst, scratch));
+    finish(a, dst, p->image_size, rng);
+    return STATUS_OK;
+}
+
+Status augment_check(const Augment *a) {
+    if (a->scale_min > a->scale_max || a->ratio_min > a->ratio_max) {
+        return status_set(STATUS_USAGE,
+                          "augment: scale_min %g, scale_max %g, ratio_min %g, ratio_max %g: a "
+                          "minimum is above its maximum",
+                          a->scale_min, a->scale_max, a->ratio_min, a->ratio_max);
+    }
+    return STATUS_OK;
+}

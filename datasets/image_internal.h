@@ -1,0 +1,41 @@
+/* What the decoders share; private to datasets/. */
+#ifndef TTV_DATASETS_IMAGE_INTERNAL_H
+#define TTV_DATASETS_IMAGE_INTERNAL_H
+
+#include "datasets/image.h"
+
+/* A file image in memory. `name` is printable. */
+typedef struct Encoded {
+    const unsigned char *bytes;
+    size_t size;
+    const char *name;
+} Encoded;
+
+/* One decoding job. */
+typedef struct DecodeJob {
+    Encoded file;
+    const ImageOptions *options;
+    const ImageRegion *region; /* NULL: whole image */
+    ImageScratch *scratch;     /* NULL: out->pixels is a fresh block */
+} DecodeJob;
+
+/* Pixels per encoded byte that a sane file cannot exceed (users_expect.md R12): deflate reaches
+ * 1032:1 at 8 pixels a byte; a JPEG block of 64 pixels takes two bits at least in each of its
+ * scans. */
+enum { PNG_PIXELS_PER_BYTE = 8256, JPEG_PIXELS_PER_BYTE = 170, DEFAULT_MAX_PIXELS = 178956970 };
+
+/* The limits, from header numbers alone, before anything is allocated. */
+Status image_check_size(const DecodeJob *job, const ImageInfo *info, int64_t pixels_per_byte);
+/* The region of the job, or the whole image; STATUS_INTERNAL when it does not lie inside. */
+Status image_resolve_region(const DecodeJob *job, const ImageInfo *info, ImageRegion *region);
+/* Pixels in the job's scratch or on the heap; contents undefined. */
+Status image_allocate(const DecodeJob *job, int64_t width, int64_t height, Image *out);
+/* Undoes image_allocate after a failed decode. */
+void image_discard(const DecodeJob *job, Image *out);
+
+Status jpeg_probe(const Encoded *file, ImageInfo *info);
+Status jpeg_decode(const DecodeJob *job, Image *out);
+Status png_probe(const Encoded *file, ImageInfo *info);
+Status png_decode(const DecodeJob *job, Image *out);
+
+#endif
