@@ -36,25 +36,6 @@ static const Section *sections(int *count) {
 
 /* ---- gathering ---- */
 
-static void add_fault(void *user, const char *line) {
-    Inspection *i = user;
-    if (i->fault_count < MAX_FAULTS && i->status == STATUS_OK) {
-        void *list = i->faults;
-        i->status = mem_grow(&list, i->fault_count + 1, sizeof(char *), "list of faults");
-        if (i->status != STATUS_OK) return;
-        i->faults = list;
-        i->status = mem_string(&i->faults[i->fault_count], line);
-        if (i->status != STATUS_OK) return;
-    }
-    i->fault_count++;
-}
-
-static void add_message_fault(Inspection *i) {
-    char line[1024];
-    snprintf(line, sizeof line, "%s", status_message());
-    add_fault(i, line);
-}
-
 static bool is_run_folder(const char *path) {
     static const char *const manifests[] = {"last.json", "best.json"};
     bool found = false;
@@ -98,14 +79,12 @@ static Status gather(Inspection *i) {
 
 static void check_finite(Inspection *i, const SafeFile *f, const char *where,
                          const TensorStats *stats) {
-    char line[512];
     for (int64_t t = 0; t < safetensors_count(f); t++) {
         const SafeEntry *e = safetensors_at(f, t);
         int64_t bad = stats ? stats[t].nonfinite : tensor_stats(e).nonfinite;
         if (bad == 0) continue;
-        snprintf(line, sizeof line, "%stensor '%.200s' has %lld non-finite of %lld values", where,
-                 e->name, (long long)bad, (long long)(e->bytes / dtype_size(e->dtype)));
-        add_fault(i, line);
+        findings_add(&i->faults, "%stensor '%.200s' has %lld non-finite of %lld values", where,
+                     e->name, (long long)bad, (long long)(e->bytes / dtype_size(e->dtype)));
     }
 }
 
@@ -114,7 +93,7 @@ static void check_state(Inspection *i, const char *path) {
     SafeFile *f;
     char where[300];
     if (safetensors_open(path, &f) != STATUS_OK) {
-        add_message_fault(i);
+        findings_add(&i->faults, "%s", status_message());
         return;
     }
     const char *slash = strrchr(path, '/');
@@ -134,7 +113,7 @@ static void check_manifests(Inspection *i) {
         mem_free(file);
         if (!there) continue;
         if (checkpoint_find(i->path, which[k], &weights, &state) != STATUS_OK) {
-            add_message_fault(i);
+            findings_add(&i->faults, "%s", status_message());
             continue;
         }
         check_state(i, state);
@@ -144,17 +123,16 @@ static void check_manifests(Inspection *i) {
 }
 
 static Status verify(Inspection *i) {
-    TRY(recognised_check(&i->model, i->file, add_fault, i));
+    TRY(recognised_check(&i->model, i->file, &i->faults));
     check_finite(i, i->file, "", i->stats);
-    return i->status;
+    return i->faults.status;
 }
 
 /* ---- one checkpoint ---- */
 
 static void inspection_free(Inspection *i) {
     if (i->file) safetensors_close(i->file);
-    for (int64_t f = 0; f < i->fault_count && f < MAX_FAULTS; f++) mem_free(i->faults[f]);
-    mem_free(i->faults);
+    findings_free(&i->faults);
     mem_free(i->stats);
     mem_free(i->weights);
 }
@@ -166,7 +144,7 @@ static Status inspect(Inspection *i) {
     Status s = gather(i);
     /* A run folder whose manifests have faults may have nothing left to open: that is the verdict.
      */
-    if (s != STATUS_OK && i->fault_count > 0 && s != STATUS_MEMORY) return i->status;
+    if (s != STATUS_OK && i->faults.count > 0 && s != STATUS_MEMORY) return i->faults.status;
     TRY(s);
     return options.verify ? verify(i) : STATUS_OK;
 }
@@ -189,7 +167,7 @@ static int inspect_one(const char *path) {
     Status s = inspect(&i);
     progress_clear();
     if (s == STATUS_OK) s = report(&i);
-    int code = s != STATUS_OK ? cli_fail(s) : i.fault_count > 0 ? EXIT_NEGATIVE : 0;
+    int code = s != STATUS_OK ? cli_fail(s) : i.faults.count > 0 ? EXIT_NEGATIVE : 0;
     inspection_free(&i);
     return code;
 }

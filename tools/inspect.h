@@ -5,6 +5,7 @@
 
 #include "core/json.h"
 #include "core/safetensors.h"
+#include "tools/findings.h"
 #include "vision/vittt.h"
 
 /* Over the finite values; all zero when there is none. */
@@ -31,10 +32,9 @@ Recognised recognise(const SafeFile *f);
 /* "ViTTT-T", "ViTTT-S", "ViTTT-B", "custom ViTTT", ... */
 const char *recognised_name(const Recognised *r);
 
-/* Compares the file with the tensors that the recognised plain ViTTT must have, one by one; calls
- * fault() with a line for each that is missing, unknown or of another shape. */
-typedef void (*FaultFunction)(void *user, const char *line);
-Status recognised_check(const Recognised *r, const SafeFile *f, FaultFunction fault, void *user);
+/* Compares the file with the tensors that the recognised plain ViTTT must have, one by one: a
+ * finding for each that is missing, unknown or of another shape. */
+Status recognised_check(const Recognised *r, const SafeFile *f, Findings *faults);
 
 /* What was found in one checkpoint. */
 typedef struct Inspection {
@@ -45,12 +45,9 @@ typedef struct Inspection {
     TensorStats *stats; /* one per tensor, or NULL when neither --stats nor --verify asks */
     Recognised model;
     int64_t parameters, bytes, nonfinite;
-    char **faults; /* the first MAX_FAULTS; found by --verify */
-    int64_t fault_count;
+    Findings faults; /* of --verify */
     bool verified;
-    Status status; /* sticky: a fault that could not be kept (memory) */
 } Inspection;
-enum { MAX_FAULTS = 100 };
 
 void inspection_print(const Inspection *i, bool tensors, bool stats);
 /* One JSON object. */

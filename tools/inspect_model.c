@@ -88,30 +88,26 @@ static bool same_shape(const SafeEntry *e, Tensor t) {
     return true;
 }
 
-static void compare(Params *p, const SafeFile *f, FaultFunction fault, void *user) {
-    char line[512], found[128], wanted[128];
+static void compare(Params *p, const SafeFile *f, Findings *faults) {
+    char found[128], wanted[128];
     for (int64_t i = 0; i < p->count; i++) {
         const SafeEntry *e = safetensors_find(f, p->items[i]->name);
         tensor_shape_text(p->items[i]->master, wanted, sizeof wanted);
-        if (!e) {
-            snprintf(line, sizeof line, "tensor '%s' %s is missing", p->items[i]->name, wanted);
-            fault(user, line);
-        } else if (!same_shape(e, p->items[i]->master)) {
-            snprintf(line, sizeof line, "tensor '%s' is %s, expected %s", e->name,
-                     entry_shape_text(e, found, sizeof found), wanted);
-            fault(user, line);
-        }
+        if (!e)
+            findings_add(faults, "tensor '%s' %s is missing", p->items[i]->name, wanted);
+        else if (!same_shape(e, p->items[i]->master))
+            findings_add(faults, "tensor '%s' is %s, expected %s", e->name,
+                         entry_shape_text(e, found, sizeof found), wanted);
     }
     for (int64_t i = 0; i < safetensors_count(f); i++) {
         const SafeEntry *e = safetensors_at(f, i);
-        if (params_find(p, e->name)) continue;
-        snprintf(line, sizeof line, "tensor '%.200s' %s is unknown to the model", e->name,
-                 entry_shape_text(e, found, sizeof found));
-        fault(user, line);
+        if (!params_find(p, e->name))
+            findings_add(faults, "tensor '%.200s' %s is unknown to the model", e->name,
+                         entry_shape_text(e, found, sizeof found));
     }
 }
 
-Status recognised_check(const Recognised *r, const SafeFile *f, FaultFunction fault, void *user) {
+Status recognised_check(const Recognised *r, const SafeFile *f, Findings *faults) {
     if (r->kind != MODEL_VITTT) return STATUS_OK;
     VitttConfig c = r->config;
     Params p;
@@ -119,7 +115,7 @@ Status recognised_check(const Recognised *r, const SafeFile *f, FaultFunction fa
     c.image_size = c.patch; /* any size that fits: no parameter depends on it */
     params_init(&p, NULL);  /* only registered, never built: no device is needed */
     Status s = vittt_new(&c, &p, &model);
-    if (s == STATUS_OK) compare(&p, f, fault, user);
+    if (s == STATUS_OK) compare(&p, f, faults);
     vittt_free(model);
     params_free(&p);
     return s;

@@ -132,18 +132,14 @@ static void print_tensors(const Inspection *i, bool stats) {
 }
 
 static void print_verdict(const Inspection *i) {
-    char line[2 * NAME_BYTES];
-    for (int64_t f = 0; f < i->fault_count && f < MAX_FAULTS; f++)
-        out_printf("  fault: %s\n", text_printable(i->faults[f], line, sizeof line));
-    if (i->fault_count > MAX_FAULTS)
-        out_printf("  ... and %lld more\n", (long long)(i->fault_count - MAX_FAULTS));
-    if (i->fault_count == 0)
+    findings_print(&i->faults, 0);
+    if (i->faults.count > 0)
+        out_printf("  NOT whole: %lld faults\n", (long long)i->faults.count);
+    else
         out_printf("  verified     %s\n",
                    i->model.kind == MODEL_VITTT
                        ? "every tensor of the model is there, every value is finite"
                        : "the file is well-formed and every value is finite");
-    else
-        out_printf("  NOT whole: %lld faults\n", (long long)i->fault_count);
 }
 
 void inspection_print(const Inspection *i, bool tensors, bool stats) {
@@ -247,12 +243,8 @@ Status inspection_json(const Inspection *i, bool tensors, bool stats, JsonWriter
     json_pair_bool(w, "run_folder", i->run_folder);
     if (i->file) json_file(w, i, tensors, stats);
     if (i->verified) {
-        json_pair_bool(w, "whole", i->fault_count == 0);
-        json_pair_int(w, "fault_count", i->fault_count);
-        json_key(w, "faults");
-        json_begin_array(w);
-        for (int64_t f = 0; f < i->fault_count && f < MAX_FAULTS; f++) json_string(w, i->faults[f]);
-        json_end_array(w);
+        json_pair_bool(w, "whole", i->faults.count == 0);
+        findings_json(&i->faults, w);
     }
     json_end_object(w);
     return w->status;
