@@ -23,6 +23,20 @@ typedef struct DeviceMemory {
 } DeviceMemory;
 
 Status cpu_device_open(Device **out);
+
+/* Instruction sets that kernels/cpu was compiled for: data, so that it can be read on any
+ * processor. */
+enum {
+    CPU_ISA_AVX2 = 1,
+    CPU_ISA_FMA = 2,
+    CPU_ISA_AVX512F = 4,
+    CPU_ISA_AVX512BW = 8,
+    CPU_ISA_AVX512DQ = 16,
+    CPU_ISA_AVX512VL = 32,
+    CPU_ISA_AVX512BF16 = 64,
+};
+extern const unsigned cpu_isa_compiled;
+
 /* The CUDA one is declared in kernels/cuda/cuda_device.h: Status cuda_device_open(int index, Device
  * **). */
 

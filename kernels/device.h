@@ -1,11 +1,11 @@
 /* Device: where tensors live and kernels run, and the arenas that own device memory.
  *
  * One Device per processor: "cpu" or "cuda:N". It holds the kernel table, library handles, and four
- * arenas: weights (parameters and their bf16 shadow), state (gradients, Adam moments), step (activations
- * and gradients of one step) and scratch (a kernel's own temporaries, reset by each kernel).
- * Arenas grow in the first step only: afterwards the sequence of sizes repeats, so addresses repeat too and
- * a whole step can be captured as a CUDA graph.
- * Threads: one thread at a time per Device.
+ * arenas: weights (parameters and their bf16 shadow), state (gradients, Adam moments), step
+ * (activations and gradients of one step) and scratch (a kernel's own temporaries, reset by each
+ * kernel). Arenas grow in the first step only: afterwards the sequence of sizes repeats, so
+ * addresses repeat too and a whole step can be captured as a CUDA graph. Threads: one thread at a
+ * time per Device.
  */
 #ifndef TTV_KERNELS_DEVICE_H
 #define TTV_KERNELS_DEVICE_H
@@ -51,17 +51,17 @@ Status arena_tensor(Arena *a, DType dtype, int rank, const int64_t *shape, Tenso
 
 struct Device {
     DeviceKind kind;
-    int index;              /* card number; 0 for the CPU */
-    char name[128];         /* what the hardware calls itself */
-    const Kernels *k;       /* kernels_cpu or kernels_cuda */
+    int index;        /* card number; 0 for the CPU */
+    char name[128];   /* what the hardware calls itself */
+    const Kernels *k; /* kernels_cpu or kernels_cuda */
     Arena weights, state, step, scratch;
     bool allow_tf32;            /* f32 products may round operands to tf32 (CUDA only) */
     const DeviceMemory *memory; /* the backend's allocator and copies */
     void *backend;              /* streams, handles, primitive caches of the backend */
 };
 
-/* spec: "cpu", "cuda", "cuda:1". STATUS_DEVICE with a plain reason when there is no such device, the
- * driver is too old, or the build lacks CUDA or the card's architecture. */
+/* spec: "cpu", "cuda", "cuda:1". STATUS_DEVICE with a plain reason when there is no such device,
+ * the driver is too old, or the build lacks CUDA or the card's architecture. */
 Status device_open(const char *spec, Device **out);
 void device_close(Device *d);
 
@@ -81,8 +81,8 @@ Status device_sync(Device *d);
 /* The CPU's worker threads (OpenMP); 0: the machine's default. */
 void device_set_threads(int threads);
 
-/* Whether the running processor has every instruction set that this build was compiled for (-march);
- * STATUS_DEVICE names the missing one. device_open("cpu") asks first. */
+/* Whether the running processor has every instruction set that this build was compiled for
+ * (-march); STATUS_DEVICE names the missing one. device_open("cpu") asks first. */
 Status device_check_cpu(void);
 
 #endif

@@ -1,16 +1,18 @@
 /* The kernel table: every operation a model needs, once per backend.
  *
- * kernels_cpu and kernels_cuda are two constant instances of struct Kernels with one contract. A slot that
- * is NULL, or that has no case in the op table (tests/ops), fails a test.
+ * kernels_cpu and kernels_cuda are two constant instances of struct Kernels with one contract. A
+ * slot that is NULL, or that has no case in the op table (tests/ops), fails a test.
  *
  * Contract of every slot:
- *  - outputs first; tensors are dense, on the device, and do not overlap unless a comment allows it;
+ *  - outputs first; tensors are dense, on the device, and do not overlap unless a comment allows
+ * it;
  *  - "act" dtype is F32 or BF16 and is the same for all tensors marked act of one call; everything
  *    unmarked is F32. Accumulation is F32 (or better) in a fixed order: same inputs, same bits;
  *  - Grad outputs: t.data == NULL is skipped, add == false overwrites, add == true accumulates;
  *  - any size >= 1 works (odd, 1, no multiple of the vector width); a size that cannot is refused;
  *  - kernels allocate nothing but from d->scratch, which is empty again when they return;
- *  - shapes were checked by the caller (nn/ops); a kernel still refuses dtypes that it does not know.
+ *  - shapes were checked by the caller (nn/ops); a kernel still refuses dtypes that it does not
+ * know.
  *
  * Notation: B batch, N = H*W tokens (row-major), C channels, nh heads, d = C/nh, M rows.
  */
@@ -42,7 +44,8 @@ struct Kernels {
 
     /* y = 0 (any dtype). */
     Status (*zero)(Device *d, Tensor y);
-    /* y (+)= alpha x; y and x each F32 or BF16: also the cast. alpha 1 and equal dtypes is a plain copy. */
+    /* y (+)= alpha x; y and x each F32 or BF16: also the cast. alpha 1 and equal dtypes is a plain
+     * copy. */
     Status (*copy)(Device *d, Grad y, Tensor x, float alpha);
     /* y = a + alpha b, act or F32; a may have leading dimension 1 where y and b have B (broadcast).
      * y may be a or b. */
@@ -63,13 +66,14 @@ struct Kernels {
 
     /* ---- matrix products ------------------------------------------------------------------ */
 
-    /* C (+)= alpha op(A) op(B), rank 2 to 4, batched over leading dimensions; op transposes the last
-     * two when ta/tb. A leading dimension of 1 in A or B broadcasts; 1 in C where A or B has more sums
-     * over it. A and B share a dtype (act); C is act or F32. */
+    /* C (+)= alpha op(A) op(B), rank 2 to 4, batched over leading dimensions; op transposes the
+     * last two when ta/tb. A leading dimension of 1 in A or B broadcasts; 1 in C where A or B has
+     * more sums over it. A and B share a dtype (act); C is act or F32. */
     Status (*matmul)(Device *d, Grad c, Tensor a, bool ta, Tensor b, bool tb, float alpha);
-    /* y[M,O] = act(x[M,I] w[O,I]' + bias[O]); bias none: 0. `pre` (act, optional): the value before the
-     * activation, for the backward. x, w, y, pre act; bias F32. */
-    Status (*linear)(Device *d, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor bias, Activation act);
+    /* y[M,O] = act(x[M,I] w[O,I]' + bias[O]); bias none: 0. `pre` (act, optional): the value before
+     * the activation, for the backward. x, w, y, pre act; bias F32. */
+    Status (*linear)(Device *d, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor bias,
+                     Activation act);
     /* dx[M,I] (+)= (dy[M,O] w[O,I]) * act'(pre[M,I]); pre none with ACT_NONE. All act. */
     Status (*linear_dx)(Device *d, Grad dx, Tensor dy, Tensor w, Tensor pre, Activation act);
     /* dw[O,I] (+)= dy' x and dbias[O] (+)= sum of the rows of dy, both F32. */
@@ -80,34 +84,37 @@ struct Kernels {
     /* y = (x-mean)*rstd*w + b over the last dimension C; biased variance; stats[M,2] = mean, rstd
      * (optional). x, y act; w, b, stats F32 (vittt.md 3.4). */
     Status (*layernorm)(Device *d, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b, float eps);
-    Status (*layernorm_backward)(Device *d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x, Tensor w,
-                                 Tensor stats);
+    Status (*layernorm_backward)(Device *d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x,
+                                 Tensor w, Tensor stats);
     /* Soft norm of inner gradients: over the middle dimension of g[outer, reduce, inner], F32:
      * n = sqrt(sum g^2), y = g/(n+1) (vittt.md 2.1, 2.2). norms[outer, inner] = n (optional). */
     Status (*softnorm)(Device *d, Tensor y, Tensor norms, Tensor g);
-    /* dg = r dy - (r^2 t / n) g, r = 1/(n+1), t = sum g dy; second term 0 where n = 0 (vittt.md 3.1). */
+    /* dg = r dy - (r^2 t / n) g, r = 1/(n+1), t = sum g dy; second term 0 where n = 0
+     * (vittt.md 3.1). */
     Status (*softnorm_backward)(Device *d, Grad dg, Tensor dy, Tensor g, Tensor norms);
 
     /* ---- depthwise 3x3 -------------------------------------------------------------------- */
 
-    /* y[B,H,W,C] (+)= taps of x with w[Bw,C,9], Bw 1 or B, plus bias[C] (optional), plus x itself when
-     * `add_input` (the conditional position encoding x + dwconv(x)). x, y act; w, bias F32. */
-    Status (*dwconv3)(Device *d, Grad y, Tensor x, Tensor w, Tensor bias, TapMode mode, bool add_input);
-    /* g[Bg,C,9] (+)= alpha sum_p x[p+t] y[p], per sample (Bg = B) or summed over the batch (Bg = 1): the
-     * gradient with respect to the taps. sum_y[C] (optional, with Bg = 1) (+)= sum of y: the bias gradient.
-     * x, y act; g F32. */
+    /* y[B,H,W,C] (+)= taps of x with w[Bw,C,9], Bw 1 or B, plus bias[C] (optional), plus x itself
+     * when `add_input` (the conditional position encoding x + dwconv(x)). x, y act; w, bias F32. */
+    Status (*dwconv3)(Device *d, Grad y, Tensor x, Tensor w, Tensor bias, TapMode mode,
+                      bool add_input);
+    /* g[Bg,C,9] (+)= alpha sum_p x[p+t] y[p], per sample (Bg = B) or summed over the batch (Bg =
+     * 1): the gradient with respect to the taps. sum_y[C] (optional, with Bg = 1) (+)= sum of y:
+     * the bias gradient. x, y act; g F32. */
     Status (*dwconv3_taps)(Device *d, Grad g, Grad sum_y, Tensor x, Tensor y, float alpha);
 
     /* ---- tokens, images, heads ------------------------------------------------------------- */
 
     /* y[B,H,W,3] (act) = (x/255 - mean) / std; x U8 [B,H,W,3]; mean, std: 3 host floats each. */
     Status (*image_normalise)(Device *d, Tensor y, Tensor x, const float *mean, const float *std);
-    /* y[B,(H/p)(W/p),ch*p*p] from x[B,H,W,ch]; column order (channel, ky, kx), the order of the published
-     * convolution weight; act. */
+    /* y[B,(H/p)(W/p),ch*p*p] from x[B,H,W,ch]; column order (channel, ky, kx), the order of the
+     * published convolution weight; act. */
     Status (*patchify)(Device *d, Tensor y, Tensor x, int64_t patch);
     /* y[B,nh,N,dh] (+)= channels [offset, offset+nh*dh) of packed[B,N,P]. */
     Status (*split_heads)(Device *d, Grad y, Tensor packed, int64_t offset);
-    /* The reverse: channels [offset, ...) of packed (+)= x[B,nh,N,dh]; other channels are left alone. */
+    /* The reverse: channels [offset, ...) of packed (+)= x[B,nh,N,dh]; other channels are left
+     * alone. */
     Status (*merge_heads)(Device *d, Grad packed, Tensor x, int64_t offset);
     /* y[B,C] (F32) = mean over the tokens of x[B,N,C] (act). */
     Status (*mean_tokens)(Device *d, Tensor y, Tensor x);
@@ -125,13 +132,14 @@ struct Kernels {
 
     /* ---- optimiser -------------------------------------------------------------------------- */
 
-    /* control[4] = {norm of g, clip coefficient min(1, max_norm/(norm+1e-6)) (1 when max_norm <= 0),
-     * 1/(1-beta1^k), 1/(1-beta2^k)}, k = ++taken[0] (I64). When the norm is not finite, the coefficient is 0,
-     * taken stays, and adamw will leave everything untouched. */
-    Status (*grad_norm)(Device *d, Tensor control, Tensor taken, Tensor g, float max_norm, float beta1,
-                        float beta2);
-    /* AdamW on a flat range (vittt.md 7.2), g scaled by control[1]; lr F32 [1] on the device; `shadow`
-     * (BF16, optional) receives the rounded weights. No change at all when control[0] is not finite. */
+    /* control[4] = {norm of g, clip coefficient min(1, max_norm/(norm+1e-6)) (1 when max_norm <=
+     * 0), 1/(1-beta1^k), 1/(1-beta2^k)}, k = ++taken[0] (I64). When the norm is not finite, the
+     * coefficient is 0, taken stays, and adamw will leave everything untouched. */
+    Status (*grad_norm)(Device *d, Tensor control, Tensor taken, Tensor g, float max_norm,
+                        float beta1, float beta2);
+    /* AdamW on a flat range (vittt.md 7.2), g scaled by control[1]; lr F32 [1] on the device;
+     * `shadow` (BF16, optional) receives the rounded weights. No change at all when control[0] is
+     * not finite. */
     Status (*adamw)(Device *d, Tensor p, Tensor m, Tensor v, Tensor shadow, Tensor g, Tensor lr,
                     Tensor control, float beta1, float beta2, float eps, float weight_decay);
 
@@ -139,15 +147,16 @@ struct Kernels {
 
     /* GLU branch: writes channels [0,C) of cat (act). g [B,nh,2,d,d] F32 (optional): the raw inner
      * gradients G1, G2, which the backward needs; w1, w2 [1,nh,d,d] F32. W' is kept in F32. */
-    Status (*vittt_glu)(Device *d, VitttShape s, Tensor cat, Tensor g, Tensor qkv, Tensor w1, Tensor w2);
+    Status (*vittt_glu)(Device *d, VitttShape s, Tensor cat, Tensor g, Tensor qkv, Tensor w1,
+                        Tensor w2);
     /* Writes channels [0,3C) of dqkv; dw1, dw2 F32. */
-    Status (*vittt_glu_backward)(Device *d, VitttShape s, Tensor dqkv, Grad dw1, Grad dw2, Tensor dcat,
-                                 Tensor qkv, Tensor g, Tensor w1, Tensor w2);
+    Status (*vittt_glu_backward)(Device *d, VitttShape s, Tensor dqkv, Grad dw1, Grad dw2,
+                                 Tensor dcat, Tensor qkv, Tensor g, Tensor w1, Tensor w2);
     /* Depthwise branch: writes channels [C,C+d) of cat; g [B,d,9] F32 (optional); w3 [d,9] F32. */
     Status (*vittt_dwc)(Device *d, VitttShape s, Tensor cat, Tensor g, Tensor qkv, Tensor w3);
     /* Writes channels [3C,3C+3d) of dqkv; dw3 F32. */
-    Status (*vittt_dwc_backward)(Device *d, VitttShape s, Tensor dqkv, Grad dw3, Tensor dcat, Tensor qkv,
-                                 Tensor g, Tensor w3);
+    Status (*vittt_dwc_backward)(Device *d, VitttShape s, Tensor dqkv, Grad dw3, Tensor dcat,
+                                 Tensor qkv, Tensor g, Tensor w3);
 };
 
 extern const Kernels kernels_cpu;

@@ -1,0 +1,72 @@
+/* Softmax cross-entropy with soft targets. */
+#include <math.h>
+
+#include "kernels/cpu/table.h"
+#include "kernels/cpu/values.h"
+
+/* Largest logit and log of the sum of exp(logit - largest). */
+static void row_partition(const float *logits, int64_t n, float *largest, double *log_sum) {
+    float top = logits[0];
+    for (int64_t i = 1; i < n; i++) top = logits[i] > top ? logits[i] : top;
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; i++) sum += (double)expf(logits[i] - top);
+    *largest = top;
+    *log_sum = log(sum);
+}
+
+static double row_loss(const float *logits, const float *targets, int64_t n) {
+    float top;
+    double log_sum, loss = 0.0;
+    row_partition(logits, n, &top, &log_sum);
+    for (int64_t i = 0; i < n; i++) {
+        /* A class without a share of the target counts nothing, even at logit -inf. */
+        if (targets[i] != 0.0f)
+            loss -= (double)targets[i] * ((double)logits[i] - (double)top - log_sum);
+    }
+    return loss;
+}
+
+static Status cross_entropy(Device *d, Tensor loss, Tensor logits, Tensor targets) {
+    const int64_t rows = tensor_rows(logits), classes = tensor_last(logits);
+    double *losses, sum = 0.0;
+    TRY(arena_take(&d->scratch, (size_t)rows * sizeof *losses, (void **)&losses));
+#pragma omp parallel for schedule(static) if (rows * classes >= PARALLEL_MIN)
+    for (int64_t r = 0; r < rows; r++)
+        losses[r] = row_loss((const float *)logits.data + r * classes,
+                             (const float *)targets.data + r * classes, classes);
+    for (int64_t r = 0; r < rows; r++) sum += losses[r];
+    ((float *)loss.data)[0] = (float)(sum / (double)rows);
+    return STATUS_OK;
+}
+
+Status cross_entropy_cpu(Device *d, Tensor loss, Tensor logits, Tensor targets) {
+    if (logits.dtype != DTYPE_F32 || targets.dtype != DTYPE_F32)
+        return refuse_dtype("cross_entropy", logits.dtype);
+    return scratch_done(d, cross_entropy(d, loss, logits, targets));
+}
+
+Status cross_entropy_backward_cpu(Device *d, Grad dlogits, Tensor dloss, Tensor logits,
+                                  Tensor targets) {
+    (void)d;
+    if (!dlogits.t.data) return STATUS_OK;
+    if (logits.dtype != DTYPE_F32 || dlogits.t.dtype != DTYPE_F32)
+        return refuse_dtype("cross_entropy_backward", logits.dtype);
+    const int64_t rows = tensor_rows(logits), classes = tensor_last(logits);
+    const float scale = ((const float *)dloss.data)[0] / (float)rows;
+#pragma omp parallel for schedule(static) if (rows * classes >= PARALLEL_MIN)
+    for (int64_t r = 0; r < rows; r++) {
+        const float *in = (const float *)logits.data + r * classes;
+        const float *target = (const float *)targets.data + r * classes;
+        float *out = (float *)dlogits.t.data + r * classes;
+        float top;
+        double log_sum, share = 0.0;
+        row_partition(in, classes, &top, &log_sum);
+        for (int64_t i = 0; i < classes; i++) share += (double)target[i];
+        const float lowest = (float)log_sum, mass = (float)share;
+        for (int64_t i = 0; i < classes; i++) {
+            const float value = scale * (expf(in[i] - top - lowest) * mass - target[i]);
+            out[i] = dlogits.add ? out[i] + value : value;
+        }
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,194 @@
+/* Layer norm (vittt.md 3.4) and the soft norm of inner gradients (2.1, 3.1). */
+#include <math.h>
+
+#include "kernels/cpu/rowsum.h"
+#include "kernels/cpu/table.h"
+#include "kernels/cpu/values.h"
+
+/* Mean and 1/sqrt(variance + eps) of row `at`; two passes, so that large means cost no digits. */
+static void row_stats(const Tensor *x, int64_t at, int64_t width, float eps, float *mean,
+                      float *rstd) {
+    float buffer[CHUNK];
+    float sum = 0.0f, squares = 0.0f;
+    for (int64_t c = 0; c < width; c += CHUNK) {
+        const int64_t n = min_i64(CHUNK, width - c);
+        const float *v = values_read(x, at + c, n, buffer);
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < n; i++) sum += v[i];
+    }
+    const float m = sum / (float)width;
+    for (int64_t c = 0; c < width; c += CHUNK) {
+        const int64_t n = min_i64(CHUNK, width - c);
+        const float *v = values_read(x, at + c, n, buffer);
+#pragma omp simd reduction(+ : squares)
+        for (int64_t i = 0; i < n; i++) squares += (v[i] - m) * (v[i] - m);
+    }
+    *mean = m;
+    *rstd = 1.0f / sqrtf(squares / (float)width + eps);
+}
+
+Status layernorm_cpu(Device *d, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b, float eps) {
+    (void)d;
+    if (!act_dtype(x.dtype) || !act_dtype(y.dtype)) return refuse_dtype("layernorm", x.dtype);
+    const int64_t width = tensor_last(x), rows = tensor_rows(x);
+    const float *weight = w.data, *bias = b.data;
+    float *kept = stats.data;
+    const Grad to = grad_set(y);
+#pragma omp parallel for schedule(static) if (rows * width >= PARALLEL_MIN)
+    for (int64_t r = 0; r < rows; r++) {
+        float x_buffer[CHUNK], y_buffer[CHUNK];
+        float mean, rstd;
+        row_stats(&x, r * width, width, eps, &mean, &rstd);
+        if (kept) {
+            kept[2 * r] = mean;
+            kept[2 * r + 1] = rstd;
+        }
+        for (int64_t c = 0; c < width; c += CHUNK) {
+            const int64_t n = min_i64(CHUNK, width - c), at = r * width + c;
+            const float *in = values_read(&x, at, n, x_buffer);
+            float *out = values_target(&to, at, y_buffer);
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++)
+                out[i] = (in[i] - mean) * rstd * weight[c + i] + bias[c + i];
+            values_write(&to, at, n, out);
+        }
+    }
+    return STATUS_OK;
+}
+
+/* dx of one row: rstd (u - mean(u) - xhat mean(u xhat)), u = dy w. */
+static void row_backward(const Grad *dx, const Tensor *dy, const Tensor *x, const float *w,
+                         int64_t at, int64_t width, float mean, float rstd) {
+    float x_buffer[CHUNK], dy_buffer[CHUNK], out_buffer[CHUNK];
+    float sum_u = 0.0f, sum_ux = 0.0f;
+    for (int64_t c = 0; c < width; c += CHUNK) {
+        const int64_t n = min_i64(CHUNK, width - c);
+        const float *in = values_read(x, at + c, n, x_buffer);
+        const float *g = values_read(dy, at + c, n, dy_buffer);
+#pragma omp simd reduction(+ : sum_u, sum_ux)
+        for (int64_t i = 0; i < n; i++) {
+            const float u = g[i] * w[c + i];
+            sum_u += u;
+            sum_ux += u * (in[i] - mean);
+        }
+    }
+    const float mean_u = sum_u / (float)width, slope = sum_ux * rstd * rstd / (float)width;
+    for (int64_t c = 0; c < width; c += CHUNK) {
+        const int64_t n = min_i64(CHUNK, width - c);
+        const float *in = values_read(x, at + c, n, x_buffer);
+        const float *g = values_read(dy, at + c, n, dy_buffer);
+        float *out = values_target(dx, at + c, out_buffer);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            out[i] = rstd * (g[i] * w[c + i] - mean_u - (in[i] - mean) * slope);
+        values_write(dx, at + c, n, out);
+    }
+}
+
+/* Adds dy xhat to dw and dy to db for one row. */
+static void row_weights(float *dw, float *db, const Tensor *dy, const Tensor *x, int64_t at,
+                        int64_t width, float mean, float rstd) {
+    float x_buffer[CHUNK], dy_buffer[CHUNK];
+    for (int64_t c = 0; c < width; c += CHUNK) {
+        const int64_t n = min_i64(CHUNK, width - c);
+        const float *in = values_read(x, at + c, n, x_buffer);
+        const float *g = values_read(dy, at + c, n, dy_buffer);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) {
+            dw[c + i] += g[i] * (in[i] - mean) * rstd;
+            db[c + i] += g[i];
+        }
+    }
+}
+
+static Status layernorm_backward(Device *d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x,
+                                 Tensor w, Tensor stats) {
+    const int64_t width = tensor_last(x), rows = tensor_rows(x);
+    const float *s = stats.data;
+    const bool weights = dw.t.data || db.t.data;
+    RowParts parts = row_parts(rows);
+    float *partial = NULL;
+    if (weights) TRY(scratch_floats(d, parts.count * 2 * width, &partial));
+#pragma omp parallel for schedule(static) if (rows * width >= PARALLEL_MIN)
+    for (int64_t p = 0; p < parts.count; p++) {
+        float *part = partial ? partial + p * 2 * width : NULL;
+        if (part) memset(part, 0, (size_t)(2 * width) * sizeof *part);
+        for (int64_t r = row_part_begin(parts, p); r < row_part_begin(parts, p + 1); r++) {
+            const float mean = s[2 * r], rstd = s[2 * r + 1];
+            if (dx.t.data) row_backward(&dx, &dy, &x, w.data, r * width, width, mean, rstd);
+            if (part) row_weights(part, part + width, &dy, &x, r * width, width, mean, rstd);
+        }
+    }
+    if (dw.t.data) row_parts_sum(dw, partial, parts.count, 2 * width, width);
+    if (db.t.data) row_parts_sum(db, partial + width, parts.count, 2 * width, width);
+    return STATUS_OK;
+}
+
+Status layernorm_backward_cpu(Device *d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x, Tensor w,
+                              Tensor stats) {
+    if (!act_dtype(x.dtype) || !act_dtype(dy.dtype) || (dx.t.data && !act_dtype(dx.t.dtype)))
+        return refuse_dtype("layernorm_backward", x.dtype);
+    return scratch_done(d, layernorm_backward(d, dx, dw, db, dy, x, w, stats));
+}
+
+Status softnorm_cpu(Device *d, Tensor y, Tensor norms, Tensor g) {
+    (void)d;
+    if (g.dtype != DTYPE_F32 || y.dtype != DTYPE_F32) return refuse_dtype("softnorm", g.dtype);
+    const int64_t outer = g.shape[0], reduce = g.shape[1], inner = g.shape[2];
+    const int64_t pieces = div_up(inner, CHUNK);
+#pragma omp parallel for schedule(static) if (outer * reduce * inner >= PARALLEL_MIN)
+    for (int64_t piece = 0; piece < outer * pieces; piece++) {
+        float sum[CHUNK];
+        const int64_t o = piece / pieces, c = piece % pieces * CHUNK;
+        const int64_t n = min_i64(CHUNK, inner - c);
+        const float *in = (const float *)g.data + o * reduce * inner + c;
+        float *out = (float *)y.data + o * reduce * inner + c;
+        memset(sum, 0, (size_t)n * sizeof *sum);
+        for (int64_t r = 0; r < reduce; r++) {
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++) sum[i] += in[r * inner + i] * in[r * inner + i];
+        }
+        for (int64_t i = 0; i < n; i++) sum[i] = sqrtf(sum[i]);
+        if (norms.data) memcpy((float *)norms.data + o * inner + c, sum, (size_t)n * sizeof *sum);
+        for (int64_t r = 0; r < reduce; r++) {
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++)
+                out[r * inner + i] = in[r * inner + i] / (sum[i] + 1.0f);
+        }
+    }
+    return STATUS_OK;
+}
+
+Status softnorm_backward_cpu(Device *d, Grad dg, Tensor dy, Tensor g, Tensor norms) {
+    (void)d;
+    if (!dg.t.data) return STATUS_OK;
+    if (g.dtype != DTYPE_F32 || dy.dtype != DTYPE_F32 || dg.t.dtype != DTYPE_F32)
+        return refuse_dtype("softnorm_backward", g.dtype);
+    const int64_t outer = g.shape[0], reduce = g.shape[1], inner = g.shape[2];
+    const int64_t pieces = div_up(inner, CHUNK);
+#pragma omp parallel for schedule(static) if (outer * reduce * inner >= PARALLEL_MIN)
+    for (int64_t piece = 0; piece < outer * pieces; piece++) {
+        float t[CHUNK], rate[CHUNK], buffer[CHUNK];
+        const int64_t o = piece / pieces, c = piece % pieces * CHUNK;
+        const int64_t n = min_i64(CHUNK, inner - c), at = o * reduce * inner + c;
+        const float *in = (const float *)g.data + at, *gradient = (const float *)dy.data + at;
+        const float *norm = (const float *)norms.data + o * inner + c;
+        memset(t, 0, (size_t)n * sizeof *t);
+        for (int64_t r = 0; r < reduce; r++) {
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++) t[i] += in[r * inner + i] * gradient[r * inner + i];
+        }
+        for (int64_t i = 0; i < n; i++) {
+            rate[i] = 1.0f / (norm[i] + 1.0f);
+            t[i] = norm[i] > 0.0f ? rate[i] * rate[i] * t[i] / norm[i] : 0.0f;
+        }
+        for (int64_t r = 0; r < reduce; r++) {
+            float *out = values_target(&dg, at + r * inner, buffer);
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++)
+                out[i] = rate[i] * gradient[r * inner + i] - t[i] * in[r * inner + i];
+            values_write(&dg, at + r * inner, n, out);
+        }
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,79 @@
+/* Global gradient norm and AdamW over flat ranges (vittt.md 7.2). */
+#include <math.h>
+
+#include "kernels/cpu/table.h"
+#include "kernels/cpu/values.h"
+
+/* Elements whose squares one partial sum holds: fixed, so that the norm does not depend on threads.
+ */
+#define NORM_PART 16384
+
+static Status grad_norm(Device *d, Tensor control, Tensor taken, Tensor g, float max_norm,
+                        float beta1, float beta2) {
+    const int64_t count = tensor_count(g), parts = div_up(count, NORM_PART);
+    double *partial, sum = 0.0;
+    TRY(arena_take(&d->scratch, (size_t)parts * sizeof *partial, (void **)&partial));
+#pragma omp parallel for schedule(static) if (count >= PARALLEL_MIN)
+    for (int64_t p = 0; p < parts; p++) {
+        const float *x = (const float *)g.data + p * NORM_PART;
+        const int64_t n = min_i64(NORM_PART, count - p * NORM_PART);
+        double squares = 0.0;
+#pragma omp simd reduction(+ : squares)
+        for (int64_t i = 0; i < n; i++) squares += (double)x[i] * (double)x[i];
+        partial[p] = squares;
+    }
+    for (int64_t p = 0; p < parts; p++) sum += partial[p];
+    float *out = control.data;
+    int64_t *steps = taken.data;
+    const float norm = (float)sqrt(sum);
+    const bool usable = isfinite(norm);
+    if (usable) ++*steps;
+    const double k = (double)max_i64(*steps, 1);
+    float clip = usable ? 1.0f : 0.0f;
+    if (usable && max_norm > 0.0f) clip = fminf(1.0f, max_norm / (norm + 1e-6f));
+    out[0] = norm;
+    out[1] = clip;
+    out[2] = (float)(1.0 / (1.0 - pow((double)beta1, k)));
+    out[3] = (float)(1.0 / (1.0 - pow((double)beta2, k)));
+    return STATUS_OK;
+}
+
+Status grad_norm_cpu(Device *d, Tensor control, Tensor taken, Tensor g, float max_norm, float beta1,
+                     float beta2) {
+    if (g.dtype != DTYPE_F32 || taken.dtype != DTYPE_I64)
+        return refuse_dtype("grad_norm", g.dtype != DTYPE_F32 ? g.dtype : taken.dtype);
+    return scratch_done(d, grad_norm(d, control, taken, g, max_norm, beta1, beta2));
+}
+
+Status adamw_cpu(Device *d, Tensor p, Tensor m, Tensor v, Tensor shadow, Tensor g, Tensor lr,
+                 Tensor control, float beta1, float beta2, float eps, float weight_decay) {
+    (void)d;
+    if (p.dtype != DTYPE_F32 || g.dtype != DTYPE_F32) return refuse_dtype("adamw", p.dtype);
+    if (shadow.data && shadow.dtype != DTYPE_BF16) return refuse_dtype("adamw", shadow.dtype);
+    const float *c = control.data;
+    if (!isfinite(c[0])) return STATUS_OK;
+    const float rate = ((const float *)lr.data)[0], clip = c[1];
+    const float keep = 1.0f - rate * weight_decay, step = rate * c[2], root = sqrtf(c[3]);
+    const float new1 = 1.0f - beta1, new2 = 1.0f - beta2;
+    const int64_t count = tensor_count(p);
+#pragma omp parallel for schedule(static) if (count >= PARALLEL_MIN)
+    for (int64_t start = 0; start < count; start += CHUNK) {
+        const int64_t n = min_i64(CHUNK, count - start);
+        float *restrict w = (float *)p.data + start;
+        float *restrict mean = (float *)m.data + start, *restrict square = (float *)v.data + start;
+        const float *restrict gradient = (const float *)g.data + start;
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) {
+            const float x = clip * gradient[i];
+            const float a = beta1 * mean[i] + new1 * x, b = beta2 * square[i] + new2 * x * x;
+            mean[i] = a;
+            square[i] = b;
+            w[i] = w[i] * keep - step * a / (sqrtf(b) * root + eps);
+        }
+        if (shadow.data) {
+            const Grad to = grad_set(shadow);
+            values_write(&to, start, n, w);
+        }
+    }
+    return STATUS_OK;
+}

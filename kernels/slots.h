@@ -1,0 +1,42 @@
+/* The slots of struct Kernels as a list, for tables, declarations and tests. */
+#ifndef TTV_KERNELS_SLOTS_H
+#define TTV_KERNELS_SLOTS_H
+
+#include "kernels/kernels.h"
+
+#define KERNEL_SLOTS(X)                                                                            \
+    X(zero)                                                                                        \
+    X(copy)                                                                                        \
+    X(add)                                                                                         \
+    X(mul)                                                                                         \
+    X(unary)                                                                                       \
+    X(unary_mul)                                                                                   \
+    X(sum_batch)                                                                                   \
+    X(residual)                                                                                    \
+    X(scale_rows)                                                                                  \
+    X(matmul)                                                                                      \
+    X(linear)                                                                                      \
+    X(linear_dx)                                                                                   \
+    X(linear_dw)                                                                                   \
+    X(layernorm)                                                                                   \
+    X(layernorm_backward)                                                                          \
+    X(softnorm)                                                                                    \
+    X(softnorm_backward)                                                                           \
+    X(dwconv3)                                                                                     \
+    X(dwconv3_taps)                                                                                \
+    X(image_normalise)                                                                             \
+    X(patchify)                                                                                    \
+    X(split_heads)                                                                                 \
+    X(merge_heads)                                                                                 \
+    X(mean_tokens)                                                                                 \
+    X(mean_tokens_backward)                                                                        \
+    X(cross_entropy)                                                                               \
+    X(cross_entropy_backward)                                                                      \
+    X(grad_norm)                                                                                   \
+    X(adamw)                                                                                       \
+    X(vittt_glu)                                                                                   \
+    X(vittt_glu_backward)                                                                          \
+    X(vittt_dwc)                                                                                   \
+    X(vittt_dwc_backward)
+
+#endif
