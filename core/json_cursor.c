@@ -96,6 +96,11 @@ size_t json_take_string(JsonCursor *c, char *out) {
     return length;
 }
 
+void json_skip_key(JsonCursor *c) {
+    c->at += json_string_span(c);
+    if (json_peek(c) == ':') c->at++;
+}
+
 bool json_take_int(JsonCursor *c, int64_t *value) {
     char first = json_peek(c);
     const char *start = c->at;

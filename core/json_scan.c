@@ -2,9 +2,11 @@
 #include "core/json_scan.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/file.h"
 #include "core/memory.h"
 #include "core/utf8.h"
 
@@ -182,6 +184,17 @@ static Status push_key(Scan *s, const char *at) {
     return STATUS_OK;
 }
 
+static Status duplicate(const Scan *s, const char *at) {
+    char key[64], shown[256], reason[300];
+    size_t length = 0;
+    while (at[length] != '"' && length < sizeof key - 1) {
+        length += at[length] == '\\' && length < sizeof key - 2 ? 2 : 1;
+    }
+    snprintf(key, sizeof key, "%.*s", (int)length, at);
+    snprintf(reason, sizeof reason, "duplicate key '%s'", text_printable(key, shown, sizeof shown));
+    return fault_at(s, at - 1, reason);
+}
+
 /* Duplicate check of the innermost object, whose keys start at index `first`. */
 static Status close_object(Scan *s, int64_t first) {
     Key *keys = s->keys + first;
@@ -191,7 +204,7 @@ static Status close_object(Scan *s, int64_t first) {
     qsort(keys, (size_t)count, sizeof(Key), key_compare);
     for (int64_t i = 1; i < count; i++) {
         if (keys[i].hash == keys[i - 1].hash && key_text_compare(keys[i].at, keys[i - 1].at) == 0) {
-            return fault_at(s, keys[i].at - 1, "duplicate key");
+            return duplicate(s, keys[i].at);
         }
     }
     return STATUS_OK;

@@ -37,6 +37,8 @@ bool json_more(JsonCursor *c);
 size_t json_take_string(JsonCursor *c, char *out);
 /* Bytes of the string that comes next, quotes included. */
 size_t json_string_span(JsonCursor *c);
+/* Passes over a key and its colon. */
+void json_skip_key(JsonCursor *c);
 /* Takes any value; true when it was an integer without fraction and exponent that fits. */
 bool json_take_int(JsonCursor *c, int64_t *value);
 /* Takes any value, containers included. */
