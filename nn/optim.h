@@ -26,7 +26,7 @@ Status adamw_taken(AdamW *o, int64_t *taken);
 Status adamw_set_taken(AdamW *o, int64_t taken);
 
 /* Learning rate of optimiser step t, 0-based (vittt.md 7.1): warm-up in steps `warmup_steps`, total `total_steps`;
- * the cosine is not shifted by the warm-up. */
+ * the cosine is not shifted by the warm-up. Without warm-up step 0 has the base rate; past the end the floor. */
 typedef struct Schedule {
     double base, warmup_start, floor;
     int64_t warmup_steps, total_steps;

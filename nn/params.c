@@ -36,8 +36,7 @@ Param *params_find(Params *p, const char *name) {
     return NULL;
 }
 
-int64_t params_largest(const Params *p)
-{
+int64_t params_largest(const Params *p) {
     int64_t largest = 0;
     for (int64_t i = 0; i < p->count; i++) {
         int64_t count = tensor_count(p->items[i]->master);

@@ -61,6 +61,8 @@ Status params_load(Params *p, const SafeFile *f, const char *ignore);
 Status params_save(Params *p, const char *path, const SafeMeta *meta, int64_t meta_count);
 
 Param *params_find(Params *p, const char *name); /* NULL: no such parameter */
+/* STATUS_NUMERIC, naming the first parameter with a value that is not finite. */
+Status params_check_finite(Params *p);
 int64_t params_largest(const Params *p);         /* elements of the largest parameter */
 
 /* Before the first micro-step of an optimiser step. */

@@ -1,9 +1,11 @@
 /* Parameters from and to safetensors files. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/memory.h"
 #include "nn/params.h"
+#include "nn/params_blocks.h"
 
 #define LISTED    8   /* names of each kind in a message */
 #define LIST_TEXT 320 /* bytes of each list: three of them fit into a status message */
@@ -141,20 +143,23 @@ Status params_load(Params *p, const SafeFile *f, const char *ignore) {
 /* ---- writing ------------------------------------------------------------------------------- */
 
 Status params_save(Params *p, const char *path, const SafeMeta *meta, int64_t meta_count) {
-    void *host = NULL, *memory = NULL;
-    Status s = mem_alloc(&host, p->flat, sizeof(float), "weights");
-    if (s == STATUS_OK) s = mem_alloc(&memory, p->count, sizeof(SafeItem), "tensor list");
-    if (s == STATUS_OK) s = device_pull(p->device, host, p->master);
-    if (s == STATUS_OK) {
-        SafeItem *items = memory;
-        for (int64_t i = 0; i < p->count; i++) {
-            items[i].name = p->items[i]->name;
-            items[i].t = p->items[i]->master;
-            items[i].t.data = (float *)host + p->items[i]->offset;
-        }
-        s = safetensors_write(path, items, p->count, meta, meta_count);
+    FlatBlock weights = {"", p->master};
+    return params_write_blocks(p, path, &weights, 1, meta, meta_count);
+}
+
+Status params_check_finite(Params *p) {
+    void *memory;
+    TRY(mem_alloc(&memory, params_largest(p), sizeof(float), "weights to check"));
+    const float *x = memory;
+    Status s = STATUS_OK;
+    for (int64_t i = 0; i < p->count && s == STATUS_OK; i++) {
+        s = device_pull(p->device, memory, p->items[i]->master);
+        int64_t count = tensor_count(p->items[i]->master), bad = 0;
+        for (int64_t j = 0; s == STATUS_OK && j < count; j++) bad += !isfinite(x[j]);
+        if (bad > 0)
+            s = status_set(STATUS_NUMERIC, "%s: %lld of %lld values are not finite",
+                           p->items[i]->name, (long long)bad, (long long)count);
     }
     mem_free(memory);
-    mem_free(host);
     return s;
 }
