@@ -47,10 +47,11 @@ static bool no_split(const char *split) {
 static Status take_fraction(TrainData *d) {
     double share = settings.train.fraction;
     if (share >= 1) return STATUS_OK;
-    settings.data.train_limit = (int64_t)ceil(share * (double)dataset_count(d->train));
+    DataConfig limited = settings.data;
+    limited.train_limit = (int64_t)ceil(share * (double)dataset_count(d->train));
     dataset_close(d->train);
     d->train = NULL;
-    return dataset_open(&settings.data, settings.data.train_split, &d->classes, &d->train);
+    return dataset_open(&limited, limited.train_split, &d->classes, &d->train);
 }
 
 static Status open_splits(TrainData *d) {

@@ -1,0 +1,218 @@
+/* ttv eval: exact top-1, top-5 and mean loss of a checkpoint over every image of a split. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/file.h"
+#include "core/memory.h"
+#include "tools/cli.h"
+#include "tools/results_csv.h"
+#include "tools/train_task.h"
+
+/* Section [eval]. */
+static struct EvalOptions {
+    char checkpoint[CONFIG_TEXT];
+    char results_file[CONFIG_TEXT];
+} eval;
+
+static const Option eval_options[] = {
+    {"checkpoint", OPTION_STRING, offsetof(struct EvalOptions, checkpoint), "", 0, 0, NULL,
+     "checkpoint", "weights: a .safetensors file, a shard index, or a run folder (its best)"},
+    {"results_file", OPTION_STRING, offsetof(struct EvalOptions, results_file), "", 0, 0, NULL,
+     "results-file", "CSV with a row for every image"},
+    {0},
+};
+
+static const Section *eval_sections(int *count) {
+    static Section list[8];
+    *count = sections_fill(list, 7, "model data preprocess loader");
+    list[(*count)++] = (Section){"eval", eval_options, &eval};
+    return list;
+}
+
+static const Section *eval_hidden(int *count) {
+    static Section list[8];
+    *count = sections_fill(list, 8, "augment optim train run");
+    return list;
+}
+
+typedef struct Eval {
+    Model model;
+    ClassList classes;
+    Dataset *data;
+    Loader *loader;
+    Predictor predictor;
+    float *logits;
+    ResultsCsv *results;
+    Score score;
+    double seconds;
+} Eval;
+
+/* The run folder of the checkpoint knows where its data was, should nobody say otherwise. */
+static Status take_data_of_run(Config *config) {
+    enum { MAX_CONFIG_BYTES = 1 << 20 };
+    char *path, *text = NULL;
+    size_t size;
+    if (config_is_set(config, "data", "root")) return STATUS_OK;
+    TRY(path_join(&path, eval.checkpoint, "config.ini"));
+    Status s = STATUS_OK;
+    if (file_is_folder(eval.checkpoint) && file_exists(path)) {
+        s = file_read(path, MAX_CONFIG_BYTES, &text, &size);
+        if (s == STATUS_OK) s = config_overlay(config, text, size, path, "data", NULL);
+    }
+    mem_free(text);
+    mem_free(path);
+    return s;
+}
+
+/* A foreign checkpoint has no class list: the data's folders are its classes, if they are as many.
+ */
+static Status open_data(Eval *e) {
+    const ClassList *known = &e->model.classes;
+    if (known->count > 0) TRY(class_list_copy(&e->classes, known));
+    TRY(dataset_open(&settings.data, settings.data.val_split, &e->classes, &e->data));
+    if (e->classes.count == e->model.config.classes) return STATUS_OK;
+    return status_set(STATUS_DATA, "%s has %lld classes, but the model has %lld",
+                      settings.data.root, (long long)e->classes.count,
+                      (long long)e->model.config.classes);
+}
+
+static Status open_all(Eval *e, Config *config) {
+    TRY(take_data_of_run(config));
+    if (!*settings.data.root)
+        return status_set(STATUS_USAGE,
+                          "no data: give --data-dir DIR, or [data] root in a file (-c)");
+    TRY(model_open(&e->model, eval.checkpoint, config));
+    TRY(open_data(e));
+    TRY(eval_loader_open(e->data, &e->model.preprocess, &e->loader));
+    TRY(predictor_open(&e->predictor, &e->model, settings.loader.batch_size));
+    void *block;
+    TRY(mem_alloc(&block, settings.loader.batch_size * e->model.config.classes, sizeof(float),
+                  "logits"));
+    e->logits = block;
+    return *eval.results_file ? results_csv_open(eval.results_file, &e->results) : STATUS_OK;
+}
+
+static void write_rows(void *user, const HostBatch *b, const float *logits) {
+    Eval *e = user;
+    if (e->results) results_csv_batch(e->results, e->data, &e->classes, b, logits);
+}
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static Status score(Eval *e) {
+    double begun = now_s();
+    signals_catch(train_request_stop);
+    TRY(score_all(&e->predictor, e->loader, dataset_count(e->data), e->logits, &e->score,
+                  write_rows, e));
+    e->seconds = now_s() - begun;
+    if (!e->results) return STATUS_OK;
+    ResultsCsv *results = e->results;
+    e->results = NULL;
+    return results_csv_commit(results);
+}
+
+/* ---- the result ---- */
+
+static void print_json(const Eval *e, const char *preprocessing) {
+    const Score *s = &e->score;
+    double n = (double)s->scored;
+    JsonWriter w;
+    json_writer_init(&w);
+    json_begin_object(&w);
+    json_pair_string(&w, "checkpoint", e->model.path);
+    json_pair_string(&w, "model", e->model.name);
+    json_pair_string(&w, "data", settings.data.root);
+    json_pair_string(&w, "split", settings.data.val_split);
+    json_pair_number(&w, "top1", 100 * (double)s->top1 / n);
+    json_pair_number(&w, "top5", 100 * (double)s->top5 / n);
+    json_pair_number(&w, "loss", s->loss_sum / n);
+    json_pair_int(&w, "images", dataset_count(e->data));
+    json_pair_int(&w, "scored", s->scored);
+    json_pair_int(&w, "top1_count", s->top1);
+    json_pair_int(&w, "top5_count", s->top5);
+    json_pair_int(&w, "corrupt", loader_corrupt_count(e->loader));
+    json_pair_int(&w, "left_out", s->left_out);
+    json_pair_number(&w, "seconds", e->seconds);
+    json_pair_number(&w, "images_per_s", n / e->seconds);
+    json_pair_string(&w, "precision", dtype_name(e->model.act));
+    json_pair_string(&w, "preprocess", preprocessing);
+    json_end_object(&w);
+    if (w.status == STATUS_OK) {
+        out_text(w.text);
+        out_text("\n");
+    }
+    json_writer_free(&w);
+}
+
+static void print_result(const Eval *e, const char *preprocessing) {
+    const Score *s = &e->score;
+    double n = (double)s->scored;
+    if (common.json) {
+        print_json(e, preprocessing);
+        return;
+    }
+    out_printf("top-1 %.3f %% (%lld/%lld), top-5 %.3f %%, loss %.5f, %lld left out, %.0f img/s\n",
+               100 * (double)s->top1 / n, (long long)s->top1, (long long)s->scored,
+               100 * (double)s->top5 / n, s->loss_sum / n, (long long)s->left_out, n / e->seconds);
+}
+
+static void eval_free(Eval *e) {
+    results_csv_abort(e->results);
+    mem_free(e->logits);
+    predictor_close(&e->predictor);
+    if (e->loader) loader_close(e->loader);
+    if (e->data) dataset_close(e->data);
+    class_list_free(&e->classes);
+    model_close(&e->model);
+}
+
+static Status eval_run(Eval *e, Config *config) {
+    char preprocessing[512];
+    TRY(open_all(e, config));
+    preprocess_text(&e->model.preprocess, preprocessing, sizeof preprocessing);
+    note("%s: %lld parameters; %s", e->model.name, (long long)e->model.params.total, preprocessing);
+    Status s = score(e);
+    progress_end();
+    report_corrupt("evaluation", e->data, e->loader);
+    TRY(s);
+    print_result(e, preprocessing);
+    return STATUS_OK;
+}
+
+static int run(Config *config, int argc, char **argv) {
+    if (argc == 1 && !*eval.checkpoint && strlen(argv[0]) < CONFIG_TEXT) {
+        strcpy(eval.checkpoint, argv[0]);
+        argc = 0;
+    }
+    if (argc > 0) return cli_usage(&command_eval, "unexpected argument '%s'", argv[0]);
+    if (!*eval.checkpoint) return cli_usage(&command_eval, "--checkpoint is missing");
+    Eval e = {0};
+    Status s = eval_run(&e, config);
+    eval_free(&e);
+    if (s == STATUS_STOPPED && signals_exit_code() != 0) {
+        note("stopped; no result");
+        return signals_exit_code();
+    }
+    return s == STATUS_OK ? 0 : cli_fail(s);
+}
+
+const Command command_eval = {
+    .name = "eval",
+    .aliases = "validate|cls eval|cls validate|vittt eval",
+    .summary = "top-1 and top-5 of a checkpoint on the held-back images",
+    .synopsis = "ttv eval [flags] --checkpoint PATH",
+    .examples =
+        "  ttv eval --checkpoint runs/digits\n"
+        "  ttv eval --checkpoint model.safetensors --model vittt_tiny --data-dir imagenet --json\n"
+        "  ttv eval --checkpoint runs/digits --results-file predictions.csv\n",
+    .letters = "b=batch-size j=workers m=model",
+    .sections = eval_sections,
+    .hidden = eval_hidden,
+    .run = run,
+};

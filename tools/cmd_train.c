@@ -1,0 +1,154 @@
+/* ttv train: everything that can be wrong with data, labels, sizes and disk is found before step 1;
+ * then the loop of nn/train.h runs with the task of train_task.h. */
+#include "tools/trainer.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/memory.h"
+#include "tools/cli.h"
+
+static const Section *train_sections(int *count) {
+    static Section list[8];
+    *count = sections_fill(list, 8, "model data preprocess augment loader optim train run");
+    return list;
+}
+
+/* Counted in the checkpoint, compared at a resume. */
+static Status add_image_count(Trainer *t) {
+    char number[32], *copy;
+    snprintf(number, sizeof number, "%lld", (long long)dataset_count(t->data.train));
+    TRY(mem_string(&copy, number));
+    t->meta.items[t->meta.count] = (SafeMeta){"ttv.train_images", copy};
+    t->meta.owned[t->meta.count++] = copy;
+    return STATUS_OK;
+}
+
+static AdamWOptions adamw_options(void) {
+    const OptimConfig *o = &settings.optim;
+    return (AdamWOptions){(float)o->beta1, (float)o->beta2, (float)o->eps, (float)o->weight_decay,
+                          (float)o->clip_grad};
+}
+
+/* Data first: it is the likeliest to be wrong and tells the number of classes. */
+static Status prepare(Trainer *t) {
+    TRY(train_data_open(&t->data));
+    const int64_t classes = t->data.classes.count;
+    if (config_is_set(t->config, "model", "classes") && settings.model.classes != classes)
+        return status_set(STATUS_DATA, "%s has %lld classes, the model is configured for %lld",
+                          settings.data.root, (long long)classes,
+                          (long long)settings.model.classes);
+    TRY(model_create(&t->model, t->config, classes, true, (uint64_t)settings.train.seed));
+    settings.model = t->model.config;
+    TRY(class_list_copy(&t->model.classes, &t->data.classes));
+    TRY(adamw_init(&t->optim, &t->model.params, adamw_options()));
+    TRY(trainer_load_initial(t));
+    TRY(train_data_load(&t->data, &t->model.preprocess));
+    TRY(model_meta(&t->model, &t->meta));
+    TRY(add_image_count(t));
+    t->options.meta = t->meta.items;
+    t->options.meta_count = t->meta.count;
+    TRY(trainer_plan(t));
+    return trainer_check_disk(t);
+}
+
+/* The folder comes last, so that a mistake leaves no empty one behind. */
+static Status open_folder(Trainer *t) {
+    t->state.seed = (uint64_t)settings.train.seed;
+    t->state.best_metric = NAN;
+    if (t->resuming)
+        TRY(trainer_resume(t));
+    else
+        TRY(run_folder_create(&t->run, settings.run.output, settings.run.exist_ok));
+    t->options.run_folder = t->run.path;
+    TRY(run_folder_start(&t->run, t->resuming ? t->state.step : -1));
+    return run_folder_write_config(&t->run, t->config);
+}
+
+static Status start(Trainer *t) {
+    TRY(tape_new(t->model.device, &t->tape));
+    tape_set_act(t->tape, t->model.act);
+    TRY(trainer_task_init(&t->task, &t->model, &t->data));
+    t->task.on_micro_step = trainer_micro_step;
+    t->task.on_micro_step_user = t;
+    t->first_step = t->state.step;
+    trainer_print_plan(t);
+    if (t->resuming)
+        note("continuing %s at step %lld (epoch %lld)", t->run.path, (long long)t->state.step,
+             (long long)t->state.epoch);
+    else
+        note("run folder %s", t->run.path);
+    return STATUS_OK;
+}
+
+static Status train(Trainer *t) {
+    TRY(start(t));
+    TrainTask task = trainer_task_callbacks(&t->task);
+    signals_catch(train_request_stop);
+    Status s = train_run(&task, &t->options, t->tape, &t->optim, &t->state, trainer_event, t);
+    progress_end();
+    report_corrupt("training", t->data.train, t->data.train_loader);
+    report_corrupt("validation", t->data.val, t->data.val_loader);
+    if (t->state.skipped > 0)
+        note("%lld steps were skipped as non-finite", (long long)t->state.skipped);
+    return s;
+}
+
+static void trainer_free(Trainer *t) {
+    trainer_task_free(&t->task);
+    if (t->tape) tape_free(t->tape);
+    train_data_close(&t->data); /* its loaders use the model's preprocessing */
+    model_meta_free(&t->meta);
+    model_close(&t->model);
+    run_folder_close(&t->run);
+}
+
+static int finish(Trainer *t, Status s) {
+    int signal_code = signals_exit_code();
+    if (s == STATUS_STOPPED || (s == STATUS_OK && signal_code != 0)) {
+        note("stopped and saved at step %lld; continue with: ttv train --resume '%s'",
+             (long long)t->state.step, t->run.path);
+        return signal_code ? signal_code : status_exit_code(STATUS_STOPPED);
+    }
+    if (s == STATUS_MEMORY)
+        s = status_context(s,
+                           "--batch-size %lld does not fit; try a smaller one with "
+                           "--grad-accum-steps",
+                           (long long)settings.loader.batch_size);
+    if (s != STATUS_OK) return cli_fail(s);
+    trainer_print_result(t);
+    if (t->run.status != STATUS_OK) complain("%s: the metrics files are incomplete", t->run.path);
+    return status_exit_code(t->run.status);
+}
+
+static int run(Config *config, int argc, char **argv) {
+    if (argc > 0) return cli_usage(&command_train, "unexpected argument '%s'", argv[0]);
+    Trainer t = {.config = config, .run = {.lock = -1}};
+    Status s = trainer_find_run(&t);
+    if (s == STATUS_OK) s = prepare(&t);
+    int code;
+    if (s == STATUS_OK && settings.run.dry_run) {
+        trainer_print_plan(&t);
+        note("dry run: nothing was written");
+        code = 0;
+    } else {
+        if (s == STATUS_OK) s = open_folder(&t);
+        if (s == STATUS_OK) s = train(&t);
+        code = finish(&t, s);
+    }
+    trainer_free(&t);
+    return code;
+}
+
+const Command command_train = {
+    .name = "train",
+    .aliases = "cls train|vittt train",
+    .summary = "train a ViTTT classifier on class folders",
+    .synopsis = "ttv train [flags]",
+    .examples = "  ttv train -c configs/digits.ini\n"
+                "  ttv train -c configs/cifar10.ini -o runs/first --batch-size 256 --epochs 20\n"
+                "  ttv train --resume runs/first\n",
+    .letters = "b=batch-size j=workers o=output m=model",
+    .sections = train_sections,
+    .run = run,
+};

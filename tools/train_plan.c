@@ -1,0 +1,92 @@
+/* What a run will do, worked out and printed before its first step. */
+#include "tools/trainer.h"
+
+#include <math.h>
+
+#include "tools/cli.h"
+
+/* Learning rates of vittt.md 7: proportional to the images per step. */
+static Status plan_schedule(Schedule *s, int64_t steps_per_epoch) {
+    const OptimConfig *o = &settings.optim;
+    const TrainConfig *c = &settings.train;
+    double images = (double)settings.loader.batch_size * (double)c->grad_accum_steps;
+    if (o->warmup_epochs >= (double)c->epochs)
+        return status_set(STATUS_USAGE, "--warmup-epochs %g must be less than --epochs %lld",
+                          o->warmup_epochs, (long long)c->epochs);
+    s->base = o->lr > 0 ? o->lr : o->lr_base * images / o->lr_base_size;
+    double scale = o->lr_base > 0 ? s->base / o->lr_base : 1;
+    s->warmup_start = o->warmup_lr * scale;
+    s->floor = o->min_lr * scale;
+    s->warmup_steps = (int64_t)llround(o->warmup_epochs * (double)steps_per_epoch);
+    s->total_steps = c->epochs * steps_per_epoch;
+    return STATUS_OK;
+}
+
+Status trainer_plan(Trainer *t) {
+    const TrainConfig *c = &settings.train;
+    TrainOptions *o = &t->options;
+    o->run_folder = t->run.path;
+    o->epochs = c->epochs;
+    o->accumulate = c->grad_accum_steps;
+    o->steps_per_epoch = loader_batches(t->data.train_loader) / c->grad_accum_steps;
+    o->max_steps = c->max_steps;
+    o->time_limit_s = c->time_limit_s;
+    o->log_interval = c->log_interval;
+    o->validate_interval = c->val_interval;
+    o->save_interval = settings.run.save_every;
+    o->save_minutes = settings.run.save_minutes;
+    o->keep = (int)settings.run.checkpoint_hist;
+    o->give_up_after = (int)c->give_up_after;
+    return plan_schedule(&o->schedule, o->steps_per_epoch);
+}
+
+/* Weights and two moments, F32, and a little for headers. */
+static uint64_t checkpoint_bytes(const Trainer *t) {
+    return (uint64_t)t->model.params.total * 12 + 65536 * 4;
+}
+
+Status trainer_check_disk(const Trainer *t) {
+    uint64_t available, need = checkpoint_bytes(t);
+    const char *path = t->run.path ? t->run.path : settings.run.output;
+    TRY(disk_free(path, &available));
+    if (available >= need) return STATUS_OK;
+    return status_set(STATUS_IO, "%s: a checkpoint needs %.1f MB, only %.1f MB are free", path,
+                      (double)need / 1e6, (double)available / 1e6);
+}
+
+static void print_model(const Trainer *t) {
+    const VitttConfig *c = &t->model.config;
+    note("model %s: image %lld, patch %lld, width %lld, depth %lld, heads %lld, mixer %s; %lld "
+         "parameters, %.3f GMAC an image",
+         c->preset, (long long)c->image_size, (long long)c->patch, (long long)c->width,
+         (long long)c->depth, (long long)c->heads, c->mixer, (long long)t->model.params.total,
+         (double)vittt_macs(c) / 1e9);
+}
+
+static void print_data(const Trainer *t) {
+    char text[512];
+    preprocess_text(&t->model.preprocess, text, sizeof text);
+    note("data %s: %lld training images, %lld classes%s", settings.data.root,
+         (long long)dataset_count(t->data.train), (long long)t->data.classes.count,
+         t->data.val ? "" : ", no validation");
+    if (t->data.val)
+        note("validation: %lld images, %s", (long long)dataset_count(t->data.val), text);
+}
+
+void trainer_print_plan(const Trainer *t) {
+    const TrainOptions *o = &t->options;
+    const Device *d = t->model.device;
+    print_model(t);
+    print_data(t);
+    note("plan: %lld epochs of %lld steps, %lld x %lld images a step, lr %.3g after %lld warm-up "
+         "steps, "
+         "seed %lld",
+         (long long)o->epochs, (long long)o->steps_per_epoch, (long long)o->accumulate,
+         (long long)settings.loader.batch_size, o->schedule.base,
+         (long long)o->schedule.warmup_steps, (long long)settings.train.seed);
+    note(
+        "device %s (%s), activations %s; memory: weights %.1f MB, gradients and moments %.1f MB; a "
+        "checkpoint takes %.1f MB",
+        common.device, d->name, dtype_name(t->model.act), (double)d->weights.used / 1e6,
+        (double)d->state.used / 1e6, (double)checkpoint_bytes(t) / 1e6);
+}
