@@ -39,6 +39,7 @@ static const Field fields[] = {
     {"ttv.skipped_row", FIELD_INT, IN_STATE(skipped_row)},
     {"ttv.best_metric", FIELD_DOUBLE, IN_STATE(best_metric)},
     {"ttv.best_step", FIELD_INT, IN_STATE(best_step)},
+    {"ttv.validated_step", FIELD_INT, IN_STATE(validated_step)},
     {"ttv.seed", FIELD_UINT, IN_STATE(seed)},
     {"ttv.loss_sum", FIELD_DOUBLE, IN_STATE(loss_sum)},
     {"ttv.loss_count", FIELD_INT, IN_STATE(loss_count)},

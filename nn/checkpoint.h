@@ -22,6 +22,7 @@ typedef struct TrainState {
     int64_t skipped_row;  /* in a row, now */
     double best_metric;   /* NAN: none yet */
     int64_t best_step;
+    int64_t validated_step; /* last one that was validated, so that a resume makes up for a missed one */
     uint64_t seed;
     double loss_sum;      /* running epoch loss, so that a resumed epoch reports the same mean */
     int64_t loss_count;
