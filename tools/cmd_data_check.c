@@ -1,0 +1,216 @@
+/* `ttv data check ROOT`: is this data set what a training run needs? Every file is decoded. */
+#include "tools/data_check.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "datasets/tar.h"
+#include "tools/cli.h"
+#include "tools/sections.h"
+
+typedef struct CheckOptions {
+    char splits[CONFIG_TEXT];
+    int64_t workers, list;
+    bool duplicates;
+} CheckOptions;
+
+static CheckOptions options;
+
+#define FIELD(name) offsetof(CheckOptions, name)
+static const Option check_options[] = {
+    {"split", OPTION_STRING, FIELD(splits), "", 0, 0, NULL, "split",
+     "splits to check, separated by commas; default: train and val where they exist, else the "
+     "root"},
+    {"workers", OPTION_INT, FIELD(workers), "0", 0, 256, NULL, "workers",
+     "decoding threads; 0: one per processor"},
+    {"max_list", OPTION_INT, FIELD(list), "100", 0, 1e9, NULL, "max-list",
+     "faults to list in the text report; 0: all that are kept (1000)"},
+    {"duplicates", OPTION_BOOL, FIELD(duplicates), "true", 0, 0, NULL, "duplicates",
+     "look for identical files"},
+    {NULL, OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL, NULL},
+};
+
+static const Section *sections(int *count) {
+    static Section list[2];
+    list[0] = (Section){"check", check_options, &options};
+    *count = 1 + sections_fill(list + 1, 1, "data");
+    return list;
+}
+
+static const Section *hidden(int *count) {
+    static Section list[7];
+    *count = sections_fill(list, 7, "model preprocess augment loader optim train run");
+    return list;
+}
+
+/* ---- which splits ---- */
+
+/* Opens one more split; class lists of flat splits come from the first. */
+static Status add_split(DataCheck *c, const char *name) {
+    if (c->split_count == MAX_SPLITS)
+        return status_set(STATUS_USAGE, "more than %d splits", MAX_SPLITS);
+    const ClassList *known = c->split_count > 0 ? &c->splits[0].classes : NULL;
+    TRY(split_scan_open(&c->splits[c->split_count], &settings.data, name, known));
+    c->split_count++;
+    return STATUS_OK;
+}
+
+/* Splits that the user named: one that cannot be opened is a fault of the data set, not the end. */
+static Status open_named(DataCheck *c, const char *list) {
+    Status first = STATUS_OK;
+    for (const char *at = list; *at;) {
+        char name[256];
+        size_t n = strcspn(at, ",");
+        snprintf(name, sizeof name, "%.*s", (int)n, at);
+        Status s = n < sizeof name ? add_split(c, name)
+                                   : status_set(STATUS_USAGE, "--split: a name is too long");
+        if (s == STATUS_MEMORY || s == STATUS_USAGE) return s;
+        if (s != STATUS_OK) findings_add(&c->faults, "%s", status_message());
+        if (first == STATUS_OK) first = s;
+        at += n + (at[n] == ',');
+    }
+    if (c->split_count > 0) return c->faults.status;
+    return first != STATUS_OK ? status_set(first, "%s", c->faults.lines ? c->faults.lines[0] : "")
+                              : status_set(STATUS_USAGE, "--split names no split");
+}
+
+static bool tar_has_split(const char *path, const char *split) {
+    Tar *tar;
+    size_t n = strlen(split);
+    bool found = false;
+    if (tar_open(path, &tar) != STATUS_OK) return false; /* dataset_open will say why */
+    for (int64_t i = 0; i < tar_count(tar) && !found; i++) {
+        const char *name = tar_at(tar, i)->name;
+        if (strncmp(name, "./", 2) == 0) name += 2;
+        found = strncmp(name, split, n) == 0 && name[n] == '/';
+    }
+    tar_close(tar);
+    return found;
+}
+
+/* <split>/, <split>.tar or <split>-*.tar */
+static bool names_split(const char *name, const char *split) {
+    size_t n = strlen(split), length = strlen(name);
+    if (strncmp(name, split, n) != 0) return false;
+    if (name[n] == '\0') return true;
+    bool tar = length >= n + 4 && strcmp(name + length - 4, ".tar") == 0;
+    return tar && (length == n + 4 || name[n] == '-');
+}
+
+static bool folder_has_split(const char *root, const char *split) {
+    DIR *folder = opendir(root);
+    bool found = false;
+    if (!folder) return true; /* dataset_open will say why */
+    for (struct dirent *e; !found && (e = readdir(folder));) found = names_split(e->d_name, split);
+    closedir(folder);
+    return found;
+}
+
+/* The root may be a comma list of tars. */
+static bool has_split(const char *root, const char *split) {
+    char one[CONFIG_TEXT];
+    if (file_is_folder(root)) return folder_has_split(root, split);
+    for (const char *at = root; *at;) {
+        size_t n = strcspn(at, ",");
+        snprintf(one, sizeof one, "%.*s", (int)n, at);
+        if (tar_has_split(one, split)) return true;
+        at += n + (at[n] == ',');
+    }
+    return false;
+}
+
+static Status open_splits(DataCheck *c) {
+    const char *const usual[] = {settings.data.train_split, settings.data.val_split};
+    char list[2 * CONFIG_TEXT + 2] = "";
+    if (options.splits[0]) return open_named(c, options.splits);
+    for (int i = 0; i < 2; i++)
+        if (has_split(c->root, usual[i])) {
+            size_t n = strlen(list);
+            snprintf(list + n, sizeof list - n, "%s%s", n ? "," : "", usual[i]);
+        }
+    return list[0] ? open_named(c, list) : add_split(c, "");
+}
+
+/* ---- findings ---- */
+
+static void find_split_faults(DataCheck *c, const SplitScan *s) {
+    const char *colon = *s->name ? ": " : "";
+    for (int64_t i = 0; i < s->count; i++)
+        if (s->samples[i].error)
+            findings_add(&c->faults, "%s%scorrupt: %s", s->name, colon, s->samples[i].error);
+    for (int64_t k = 0; k < s->classes.count; k++)
+        if (s->per_class[k] == 0)
+            findings_add(&c->faults, "%s%sclass '%s' is empty", s->name, colon,
+                         s->classes.names[k]);
+    if (s->report.dangling_links > 0)
+        findings_add(&c->faults, "%s%s%lld dangling links", s->name, colon,
+                     (long long)s->report.dangling_links);
+    if (s->count == 0) findings_add(&c->faults, "%s%sno images", s->name, colon);
+}
+
+static Status check(DataCheck *c) {
+    TRY(open_splits(c));
+    for (int i = 0; i < c->split_count; i++) {
+        TRY(split_scan_decode(&c->splits[i], &settings.data, (int)options.workers));
+        find_split_faults(c, &c->splits[i]);
+        if (i > 0) compare_classes(&c->splits[0], &c->splits[i], &c->faults);
+    }
+    if (options.duplicates)
+        TRY(find_duplicates(c->splits, c->split_count, &c->duplicates, &c->faults));
+    return c->faults.status;
+}
+
+static Status report(const DataCheck *c) {
+    if (!common.json) {
+        data_check_print(c, options.list);
+        return STATUS_OK;
+    }
+    JsonWriter w;
+    json_writer_init(&w);
+    Status s = data_check_json(c, &w);
+    if (s == STATUS_OK) out_printf("%s\n", w.text);
+    json_writer_free(&w);
+    return s;
+}
+
+/* Whatever cannot be opened as a data set is bad input, also a root that is not there. */
+static int fail(Status s) {
+    int code = cli_fail(s);
+    return s == STATUS_IO ? status_exit_code(STATUS_DATA) : code;
+}
+
+static int run(Config *config, int argc, char **argv) {
+    (void)config;
+    static DataCheck c; /* large */
+    char *root = settings.data.root;
+    if (argc > 1) return cli_usage(&command_data_check, "one root is expected, %d are given", argc);
+    if (argc == 1) {
+        if (strlen(argv[0]) >= sizeof settings.data.root)
+            return cli_usage(&command_data_check, "the root's name is too long");
+        snprintf(root, sizeof settings.data.root, "%s", argv[0]);
+    }
+    if (!*root) return cli_usage(&command_data_check, "no data set was named");
+    c.root = root;
+    Status s = check(&c);
+    progress_end();
+    if (s == STATUS_OK) s = report(&c);
+    int code = s != STATUS_OK ? fail(s) : c.faults.count > 0 ? EXIT_NEGATIVE : 0;
+    for (int i = 0; i < c.split_count; i++) split_scan_close(&c.splits[i]);
+    findings_free(&c.faults);
+    return code;
+}
+
+const Command command_data_check = {
+    .name = "data check",
+    .summary = "check a data set: labels, corrupt files, counts, duplicates",
+    .synopsis = "ttv data check [flags] ROOT",
+    .examples = "  ttv data check data/digits.tar\n"
+                "  ttv data check /data/imagenet --split val --val-labels LOC_val_solution.csv\n"
+                "  ttv data check /data/pets --json >report.json\n",
+    .letters = "j=workers",
+    .sections = sections,
+    .hidden = hidden,
+    .run = run,
+};
