@@ -56,8 +56,7 @@ Status vittt_draw_drop_path(Vittt *m, Device *d, uint64_t seed, int64_t step, in
  * training: stochastic depth as drawn. */
 Var *vittt_forward(Vittt *m, Tape *t, Var *image, bool training);
 
-/* Multiply-adds of one image of the configured size (the analytic count of vittt.md 2.5, base mixer in its state
- * form). */
+/* Multiply-adds of one image of the configured size (the count of vittt.md 1; base mixer in its state form). */
 int64_t vittt_macs(const VitttConfig *c);
 
 #endif

@@ -141,10 +141,12 @@ Status vittt_config_resolve(VitttConfig *c, const Config *source) {
     return vittt_config_check(c);
 }
 
+/* Products of matrices and convolutions, as vittt.md 1 counts: the depthwise inner gradient (9Nd
+ * elementwise products per block) is not among them. */
 int64_t vittt_macs(const VitttConfig *c) {
     const int64_t side = c->image_size / c->patch, n = side * side;
     const int64_t w = c->width, d = w / c->heads;
-    const int64_t mixer = 3 * n * w * (w + d) + 6 * n * w * d + 18 * n * d + n * w * (w + d);
+    const int64_t mixer = 3 * n * w * (w + d) + 6 * n * w * d + 9 * n * d + n * w * (w + d);
     const int64_t mlp = 2 * c->mlp_ratio * n * w * w, position = 9 * n * w;
     return 3 * c->patch * c->patch * n * w + c->depth * (position + mixer + mlp) + w * c->classes;
 }

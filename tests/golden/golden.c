@@ -47,7 +47,7 @@ Status golden_entry(Golden *g, const SafeEntry **out, const char *name) {
 }
 
 static Status read_array(Golden *g, GoldenArray *out, const char *name) {
-    const SafeEntry *e;
+    const SafeEntry *e = NULL;
     TRY(golden_entry(g, &e, name));
     if (e->rank > TENSOR_MAX_RANK)
         return status_set(STATUS_DATA, "tensor '%s' has rank %d, expected at most %d", name,
@@ -206,7 +206,7 @@ Status golden_compare(Golden *g, const char *name, const char *form, Tensor actu
 }
 
 Status golden_compare_bytes(Golden *g, const char *name, const uint8_t *actual, int64_t count) {
-    const SafeEntry *e;
+    const SafeEntry *e = NULL;
     TRY(golden_entry(g, &e, name));
     if (e->dtype != DTYPE_U8 || (int64_t)e->bytes != count)
         return status_set(STATUS_DATA, "tensor '%s' is not %lld bytes of U8", name,

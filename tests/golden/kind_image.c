@@ -41,7 +41,7 @@ static Status check_rgb(const SafeEntry *e) {
 /* box NULL: the whole image. */
 static Status check_case(Golden *g, const char *source, const SafeEntry *want, Filter filter,
                          const Box *box) {
-    const SafeEntry *e;
+    const SafeEntry *e = NULL;
     TRY(golden_entry(g, &e, source));
     TRY(check_rgb(e));
     TRY(check_rgb(want));
@@ -71,7 +71,7 @@ static Status check_resize(Golden *g, const SafeEntry *want) {
     char source[64];
     if (!size) return status_set(STATUS_DATA, "tensor '%s': unknown resize case", want->name);
     snprintf(source, sizeof source, "resize.%.*s.src", (int)(word - number), number);
-    Filter filter;
+    Filter filter = FILTER_BILINEAR;
     TRY(find_filter(want->name, word + 1, (size_t)(size - word - 1), &filter));
     return check_case(g, source, want, filter, NULL);
 }
@@ -83,7 +83,7 @@ static Status check_crop(Golden *g, const SafeEntry *want) {
     if (!rest ||
         sscanf(rest, ".top%lld_left%lld_h%lld_w%lld.to", &top, &left, &height, &width) != 4)
         return status_set(STATUS_DATA, "tensor '%s': unknown crop case", want->name);
-    Filter filter;
+    Filter filter = FILTER_BILINEAR;
     TRY(find_filter(want->name, word, (size_t)(rest - word), &filter));
     const Box box = {top, left, height, width};
     return check_case(g, "crop.src", want, filter, &box);

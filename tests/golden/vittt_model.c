@@ -36,7 +36,7 @@ static Status channels_last(GoldenArray *a) {
 }
 
 static Status rows_of(Golden *g, const char *name, int64_t *rows) {
-    const SafeEntry *e;
+    const SafeEntry *e = NULL;
     TRY(golden_entry(g, &e, name));
     if (e->rank < 1) return status_set(STATUS_DATA, "tensor '%s' has rank 0", name);
     *rows = e->shape[0];
