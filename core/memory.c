@@ -4,6 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* No single block comes near: a larger request is nonsense from a file, not worth asking the
+ * system. */
+static const size_t MAX_BLOCK = (size_t)1 << 39;
+
 static _Atomic int64_t live;
 static _Atomic int64_t fail_in; /* allocations until the test hook strikes; <= 0: off */
 
@@ -12,11 +16,11 @@ static int must_fail(void) {
            atomic_fetch_sub(&fail_in, 1) == 1;
 }
 
-/* count * size in *bytes; false when it is negative or no object could have that size. */
+/* count * size in *bytes; false when it is negative or absurd. */
 static int byte_count(int64_t count, size_t size, size_t *bytes) {
     if (count < 0) return 0;
     if (__builtin_mul_overflow((size_t)count, size, bytes)) return 0;
-    return *bytes <= PTRDIFF_MAX;
+    return *bytes <= MAX_BLOCK;
 }
 
 static Status out_of_memory(int64_t count, size_t size, const char *what) {
@@ -66,7 +70,7 @@ void mem_free(void *block) {
 }
 
 void *mem_malloc(size_t bytes) {
-    if (bytes > PTRDIFF_MAX || must_fail()) return NULL;
+    if (bytes > MAX_BLOCK || must_fail()) return NULL;
     void *block = malloc(bytes > 0 ? bytes : 1);
     if (block != NULL) atomic_fetch_add(&live, 1);
     return block;
