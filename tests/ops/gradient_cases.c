@@ -1,0 +1,189 @@
+/* The cases: small, odd and 1-sized shapes. */
+#include "gradient.h"
+
+#define ACT(scale_, ...)                                                                           \
+    {                                                                                              \
+        .kind = INPUT_ACT, .scale = scale_, .shape = {__VA_ARGS__},                                \
+        .rank = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)                                 \
+    }
+#define WEIGHT(scale_, ...)                                                                        \
+    {                                                                                              \
+        .kind = INPUT_WEIGHT, .scale = scale_, .shape = {__VA_ARGS__},                             \
+        .rank = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)                                 \
+    }
+#define PLAIN(scale_, ...)                                                                         \
+    {                                                                                              \
+        .kind = INPUT_F32, .scale = scale_, .shape = {__VA_ARGS__},                                \
+        .rank = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)                                 \
+    }
+#define FIXED(scale_, ...)                                                                         \
+    {                                                                                              \
+        .kind = INPUT_FIXED, .scale = scale_, .shape = {__VA_ARGS__},                              \
+        .rank = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)                                 \
+    }
+
+#define CASE(op_, variant_, build_, ...)                                                           \
+    { .op = op_, .variant = variant_, .build = build_, .in = __VA_ARGS__ }
+
+/* ---- elementwise -------------------------------------------------------------------------------
+ */
+
+static Var *add(Tape *t, Var *const *in) {
+    return op_add(t, in[0], in[1], -0.7f);
+}
+static Var *mul(Tape *t, Var *const *in) {
+    return op_mul(t, in[0], in[1]);
+}
+static Var *square(Tape *t, Var *const *in) {
+    return op_mul(t, in[0], in[0]);
+}
+static Var *scale(Tape *t, Var *const *in) {
+    return op_scale(t, in[0], 1.7f);
+}
+static Var *silu(Tape *t, Var *const *in) {
+    return op_silu(t, in[0]);
+}
+static Var *silu_grad(Tape *t, Var *const *in) {
+    return op_silu_grad(t, in[0]);
+}
+static Var *gelu(Tape *t, Var *const *in) {
+    return op_gelu(t, in[0]);
+}
+static Var *residual(Tape *t, Var *const *in) {
+    return op_residual(t, in[0], in[1], in[2] ? in[2]->value : tensor_none());
+}
+/* The residual pattern of a block: x is used by the branch and by the sum. */
+static Var *block(Tape *t, Var *const *in) {
+    Var *x = op_scale(t, in[0], 1.3f);
+    return op_residual(t, x, op_gelu(t, x), tensor_none());
+}
+static Var *view(Tape *t, Var *const *in) {
+    int64_t flat[] = {3, 10}, square_shape[] = {5, 6};
+    Var *x = op_view(t, in[0], 2, flat);
+    return op_mul(t, op_view(t, op_silu(t, x), 2, square_shape), op_view(t, x, 2, square_shape));
+}
+
+/* ---- products ----------------------------------------------------------------------------------
+ */
+
+static Var *matmul_nn(Tape *t, Var *const *in) {
+    return op_matmul(t, in[0], false, in[1], false, 0.6f, in[0]->value.dtype);
+}
+static Var *matmul_tn(Tape *t, Var *const *in) {
+    return op_matmul(t, in[0], true, in[1], false, 0.6f, in[0]->value.dtype);
+}
+static Var *matmul_nt(Tape *t, Var *const *in) {
+    return op_matmul(t, in[0], false, in[1], true, 0.6f, in[0]->value.dtype);
+}
+static Var *matmul_tt(Tape *t, Var *const *in) {
+    return op_matmul(t, in[0], true, in[1], true, 0.6f, in[0]->value.dtype);
+}
+static Var *matmul_f32(Tape *t, Var *const *in) {
+    return op_matmul(t, in[0], true, in[1], false, 0.6f, DTYPE_F32);
+}
+static Var *linear(Tape *t, Var *const *in) {
+    return op_linear(t, in[0], in[1], in[2]);
+}
+static Var *mlp(Tape *t, Var *const *in) {
+    return op_mlp(t, in[0], in[1], in[2], in[3], in[4]);
+}
+
+/* ---- norms, stencils, tokens, loss -------------------------------------------------------------
+ */
+
+static Var *layernorm(Tape *t, Var *const *in) {
+    return op_layernorm(t, in[0], in[1], in[2], 1e-6f);
+}
+static Var *softnorm(Tape *t, Var *const *in) {
+    return op_softnorm(t, in[0], 3, 4, 5);
+}
+static Var *cpe(Tape *t, Var *const *in) {
+    return op_cpe(t, in[0], 4, 3, in[1], in[2]);
+}
+static Var *cpe_one(Tape *t, Var *const *in) {
+    return op_cpe(t, in[0], 1, 1, in[1], in[2]);
+}
+static Var *dwconv_apply(Tape *t, Var *const *in) {
+    return op_dwconv_apply(t, in[0], in[1]);
+}
+static Var *dwconv_taps(Tape *t, Var *const *in) {
+    return op_dwconv_taps(t, in[0], in[1], 0.4f);
+}
+static Var *split_heads(Tape *t, Var *const *in) {
+    return op_split_heads(t, in[0], 3, 2, 4);
+}
+/* Two splits with a gap and an overlap, joined again: their gradients meet in one packed tensor. */
+static Var *split_twice(Tape *t, Var *const *in) {
+    Var *a = op_split_heads(t, in[0], 0, 2, 3), *b = op_split_heads(t, in[0], 4, 2, 3);
+    return op_mul(t, a, b);
+}
+static Var *merge_heads(Tape *t, Var *const *in) {
+    return op_merge_heads(t, in[0], in[1]);
+}
+static Var *mean_tokens(Tape *t, Var *const *in) {
+    return op_mean_tokens(t, in[0]);
+}
+static Var *cross_entropy(Tape *t, Var *const *in) {
+    return op_cross_entropy(t, in[0], in[1]->value);
+}
+static Var *vittt_inner(Tape *t, Var *const *in) {
+    VitttShape s = {2, 4, 3, 3, 4};
+    return op_vittt_inner(t, in[0], in[1], in[2], in[3], s);
+}
+static Var *vittt_inner_one(Tape *t, Var *const *in) {
+    VitttShape s = {1, 1, 1, 1, 2};
+    return op_vittt_inner(t, in[0], in[1], in[2], in[3], s);
+}
+
+const GradientCase gradient_cases[] = {
+    CASE("add", "", add, {ACT(1, 3, 5), ACT(1, 3, 5)}),
+    CASE("add", "broadcast", add, {ACT(1, 1, 4, 3), ACT(1, 5, 4, 3)}),
+    CASE("mul", "", mul, {ACT(1, 7), ACT(1, 7)}),
+    CASE("mul", "with itself", square, {ACT(1, 7)}),
+    CASE("scale", "", scale, {ACT(1, 2, 9)}),
+    CASE("silu", "", silu, {ACT(2, 33)}),
+    CASE("silu_grad", "", silu_grad, {ACT(2, 33)}, .step = 0.02),
+    CASE("gelu", "", gelu, {ACT(1.5, 33)}),
+    CASE("residual", "", residual, {ACT(1, 3, 2, 5), ACT(1, 3, 2, 5)}),
+    CASE("residual", "scaled", residual, {ACT(1, 3, 2, 5), ACT(1, 3, 2, 5), FIXED(1, 3)}),
+    CASE("residual", "of a branch", block, {ACT(1, 3, 2, 5)}),
+    CASE("view", "", view, {ACT(1, 2, 15)}),
+    CASE("matmul", "nn", matmul_nn, {ACT(1, 3, 5), ACT(1, 5, 2)}),
+    CASE("matmul", "tn", matmul_tn, {ACT(1, 5, 3), ACT(1, 5, 2)}),
+    CASE("matmul", "nt", matmul_nt, {ACT(1, 3, 5), ACT(1, 2, 5)}),
+    CASE("matmul", "tt", matmul_tt, {ACT(1, 5, 3), ACT(1, 2, 5)}),
+    CASE("matmul", "batched tn", matmul_tn, {ACT(1, 2, 3, 7, 4), ACT(1, 2, 3, 7, 5)}),
+    CASE("matmul", "batched tt", matmul_tt, {ACT(1, 2, 3, 7, 4), ACT(1, 2, 3, 5, 7)}),
+    CASE("matmul", "broadcast b", matmul_nn, {ACT(1, 3, 2, 4, 5), ACT(1, 1, 2, 5, 3)}),
+    CASE("matmul", "broadcast a", matmul_nt, {ACT(1, 1, 2, 4, 5), ACT(1, 3, 2, 3, 5)}),
+    CASE("matmul", "lower rank", matmul_nn, {ACT(1, 3, 4, 5), ACT(1, 5, 2)}),
+    CASE("matmul", "F32 result", matmul_f32, {ACT(1, 2, 6, 3), ACT(1, 2, 6, 4)}),
+    CASE("linear", "", linear, {ACT(1, 2, 3, 5), WEIGHT(0.5, 4, 5), PLAIN(1, 4)}),
+    CASE("linear", "no bias", linear, {ACT(1, 7, 3), WEIGHT(0.5, 2, 3)}),
+    CASE("linear", "1 by 1", linear, {ACT(1, 1, 1), WEIGHT(0.5, 1, 1), PLAIN(1, 1)}),
+    CASE("mlp", "", mlp,
+         {ACT(1, 2, 3, 5), WEIGHT(0.5, 7, 5), PLAIN(0.5, 7), WEIGHT(0.5, 4, 7), PLAIN(1, 4)}),
+    CASE("layernorm", "", layernorm, {ACT(1, 4, 9), PLAIN(1, 9), PLAIN(1, 9)}, .step = 0.02),
+    CASE("softnorm", "", softnorm, {PLAIN(1, 3, 4, 5)}, .step = 0.02, .bf16_tolerance = -1),
+    CASE("cpe", "", cpe, {ACT(1, 2, 12, 5), PLAIN(0.3, 5, 1, 3, 3), PLAIN(1, 5)}),
+    CASE("cpe", "one pixel", cpe_one, {ACT(1, 1, 1, 1), PLAIN(0.3, 1, 1, 3, 3), PLAIN(1, 1)}),
+    CASE("dwconv_apply", "shared", dwconv_apply, {ACT(1, 2, 4, 3, 5), PLAIN(1, 1, 5, 9)}),
+    CASE("dwconv_apply", "per sample", dwconv_apply, {ACT(1, 2, 4, 3, 5), PLAIN(1, 2, 5, 9)}),
+    CASE("dwconv_taps", "", dwconv_taps, {ACT(1, 2, 4, 3, 5), ACT(1, 2, 4, 3, 5)}),
+    CASE("split_heads", "", split_heads, {ACT(1, 2, 3, 13)}),
+    CASE("split_heads", "two of one", split_twice, {ACT(1, 2, 3, 11)}),
+    CASE("merge_heads", "", merge_heads, {ACT(1, 2, 3, 5, 4)}),
+    CASE("merge_heads", "two", merge_heads, {ACT(1, 2, 3, 5, 4), ACT(1, 2, 1, 5, 2)}),
+    CASE("mean_tokens", "", mean_tokens, {ACT(1, 2, 7, 3)}),
+    CASE("cross_entropy", "", cross_entropy, {PLAIN(2, 3, 5), FIXED(0, 3, 5)},
+         .bf16_tolerance = -1),
+    CASE("vittt_inner", "", vittt_inner,
+         {ACT(1.5, 2, 12, 48), PLAIN(0.7, 1, 3, 4, 4), PLAIN(0.7, 1, 3, 4, 4),
+          PLAIN(0.5, 4, 1, 3, 3)},
+         .step = 0.02),
+    CASE("vittt_inner", "smallest", vittt_inner_one,
+         {ACT(1.5, 1, 1, 12), PLAIN(0.7, 1, 1, 2, 2), PLAIN(0.7, 1, 1, 2, 2),
+          PLAIN(0.5, 2, 1, 3, 3)},
+         .step = 0.02),
+};
+const int gradient_case_count = sizeof gradient_cases / sizeof gradient_cases[0];
