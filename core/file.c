@@ -79,7 +79,7 @@ static Status read_open(int fd, size_t expected, size_t max_bytes, char **data, 
 }
 
 Status file_read(const char *path, size_t max_bytes, char **data, size_t *size) {
-    int fd;
+    int fd = -1;
     struct stat st;
     *data = NULL;
     *size = 0;
@@ -91,7 +91,7 @@ Status file_read(const char *path, size_t max_bytes, char **data, size_t *size) 
 }
 
 Status file_map(const char *path, FileMap *map) {
-    int fd;
+    int fd = -1;
     struct stat st;
     *map = (FileMap){0};
     TRY(open_regular(path, &fd, &st));
