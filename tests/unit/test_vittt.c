@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 
+#include "core/memory.h"
 #include "nn/optim.h"
 #include "vision/vittt.h"
 #include "vittt_fixture.h"
@@ -453,6 +454,64 @@ static void every_variant_learns(void **state) {
     }
 }
 
+/* ---- out of memory
+ * ------------------------------------------------------------------------------- */
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    Device *d;
+    check_ok(device_open("cpu", &d));
+    const VitttConfig c = tiny(2, 0.1);
+    const int64_t alive = mem_live();
+    int64_t failures = 0;
+    for (bool failed = true; failed; failures += failed) {
+        Params p;
+        Vittt *m = NULL;
+        params_init(&p, d);
+        mem_fail_at(failures + 1);
+        Status s = vittt_new(&c, &p, &m);
+        failed = !mem_fail_pending();
+        mem_fail_at(0);
+        assert_int_equal(s, failed ? STATUS_MEMORY : STATUS_OK);
+        if (s == STATUS_OK) vittt_free(m);
+        params_free(&p);
+        assert_int_equal(mem_live(), alive);
+    }
+    assert_true(failures > 76); /* 38 parameters with their names */
+    device_close(d);
+}
+
+static void a_pass_may_run_out_of_memory(void **state) {
+    (void)state;
+    float image[16 * 16 * 3];
+    fill_normal(image, 16 * 16 * 3, 5, 1);
+    for (int form = VITTT_FUSED; form <= VITTT_PAIRS; form++) {
+        int refused = 0;
+        for (int64_t n = 1;; n++) {
+            Model m;
+            VitttConfig c = tiny(2, 0.1);
+            c.form = form;
+            model_open(&m, c, DTYPE_F32, true);
+            tape_reset(m.tape, true);
+            Tensor x = push_floats(m.tape, image, DTYPE_F32, 4, (int64_t[]){1, 16, 16, 3});
+            mem_fail_at(n);
+            Status s = vittt_draw_drop_path(m.vittt, m.device, 1, 0, 0, 1);
+            if (s == STATUS_OK) {
+                vittt_forward(m.vittt, m.tape, tape_input(m.tape, x, "image"), true);
+                s = tape_status(m.tape);
+            }
+            const bool failed = !mem_fail_pending();
+            mem_fail_at(0);
+            /* OK also where the arena can do without, as in keeping a free list */
+            assert_true(s == STATUS_OK || (failed && s == STATUS_MEMORY));
+            refused += s == STATUS_MEMORY;
+            model_close(&m);
+            if (!failed) break;
+        }
+        assert_true(refused > 2);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_counts),
@@ -466,6 +525,8 @@ int main(void) {
         cmocka_unit_test(drop_path_acts_per_sample),
         cmocka_unit_test(one_batch_is_learnt),
         cmocka_unit_test(every_variant_learns),
+        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(a_pass_may_run_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
