@@ -1,12 +1,12 @@
-/* The ViTTT token mixer (vittt.md sections 2, 3, 10): a SwiGLU-like fast-weight branch per head and one
- * depthwise 3x3 fast-weight branch, both written by a single full-batch gradient step.
+/* The ViTTT token mixer (vittt.md sections 2, 3, 10): a SwiGLU-like fast-weight branch per head and
+ * one depthwise 3x3 fast-weight branch, both written by a single full-batch gradient step.
  *
- * Three equal forms: FUSED (one node, both backends' own kernels), COMPOSED (from ops: the reference, and
- * the one that every ablation variant trains in), PAIRS (the linear-attention, token-pair form of 2.4:
- * O(N^2), for proof and study; all variants too).
+ * Three equal forms: FUSED (one node, both backends' own kernels), COMPOSED (from ops: the
+ * reference, and the one that every ablation variant trains in), PAIRS (the linear-attention,
+ * token-pair form of 2.4: O(N^2), for proof and study; all variants too).
  *
- * With BF16 activations COMPOSED and PAIRS lift q, k, v to F32 before the inner step, and FUSED keeps W' in
- * F32 inside its kernel: the inner update never passes through BF16 (vittt.md 9).
+ * With BF16 activations COMPOSED and PAIRS lift q, k, v to F32 before the inner step, and FUSED
+ * keeps W' in F32 inside its kernel: the inner update never passes through BF16 (vittt.md 9).
  */
 #ifndef TTV_TTT_VITTT_MIXER_H
 #define TTV_TTT_VITTT_MIXER_H
@@ -18,30 +18,31 @@ typedef enum VitttForm { VITTT_FUSED, VITTT_COMPOSED, VITTT_PAIRS } VitttForm;
 
 typedef enum VitttLoss { VITTT_DOT, VITTT_MSE, VITTT_MSE_FORK } VitttLoss;
 typedef enum VitttGate {
-    VITTT_GATE_BOTH,         /* base: W1 and W2 are updated */
-    VITTT_GATE_STATIC,       /* V1: only W1 is updated, the gate stays W2 */
-    VITTT_GATE_NONE,         /* V3 of the paper: O = Q W1', G1 = K'E */
-    VITTT_GATE_NONE_FORK,    /* V3 of the authors' fork: G1 = K'(E * K W1) */
+    VITTT_GATE_BOTH,      /* base: W1 and W2 are updated */
+    VITTT_GATE_STATIC,    /* V1: only W1 is updated, the gate stays W2 */
+    VITTT_GATE_NONE,      /* V3 of the paper: O = Q W1', G1 = K'E */
+    VITTT_GATE_NONE_FORK, /* V3 of the authors' fork: G1 = K'(E * K W1) */
 } VitttGate;
 
 /* Ablations of vittt.md section 10; all zero is the base mixer. */
 typedef struct VitttVariant {
     VitttLoss loss;
     VitttGate gate;
-    bool ascend_glu, ascend_dwc;         /* gradient ascent */
+    bool ascend_glu, ascend_dwc; /* gradient ascent */
     bool query_is_key;
-    bool raw_glu, raw_dwc;               /* no soft norm */
+    bool raw_glu, raw_dwc; /* no soft norm */
 } VitttVariant;
 
-/* By the golden file's names: base, ga_fork, ga_both, q_is_k, v1_only_w1, v3_linear_paper, v3_linear_fork,
- * v6_linattn_glu_only, v6_linattn_both, v6_fork_only_w1_noclip, mse, mse_fork. STATUS_USAGE when unknown. */
+/* By the golden file's names: base, ga_fork, ga_both, q_is_k, v1_only_w1, v3_linear_paper,
+ * v3_linear_fork, v6_linattn_glu_only, v6_linattn_both, v6_fork_only_w1_noclip, mse, mse_fork.
+ * STATUS_USAGE when unknown. */
 Status vittt_variant_by_name(const char *name, VitttVariant *out);
 /* i-th name, NULL past the end. */
 const char *vittt_variant_name(int i);
 bool vittt_variant_is_base(VitttVariant v);
 
-/* What one COMPOSED forward pass wrote, for study and tests; each lives as long as the tape's other values
- * (look before tape_backward). NULL where the variant has none. */
+/* What one COMPOSED forward pass wrote, for study and tests; each lives as long as the tape's other
+ * values (look before tape_backward). NULL where the variant has none. */
 typedef struct VitttTrace {
     Var *g1, *g2, *u1, *u2; /* raw inner gradients G and trained weights W', F32 [B,nh,d,d] */
     Var *dwc_g, *dwc_u;     /* the same of the depthwise branch, F32 [B,d,9] */
@@ -55,10 +56,11 @@ typedef struct VitttMixer {
     VitttTrace *trace; /* optional, the caller's: filled by each COMPOSED pass */
 } VitttMixer;
 
-/* Registers the mixer's parameters as <prefix>qkv.weight etc., in the published order (w1 w2 w3 qkv proj), with the
- * initial values of vittt.md 6. The other fields of *m are set to the base mixer, FUSED. STATUS_USAGE when
- * `heads` does not divide `width`. */
-Status vittt_mixer_register(VitttMixer *m, Params *p, const char *prefix, int64_t width, int64_t heads);
+/* Registers the mixer's parameters as <prefix>qkv.weight etc., in the published order (w1 w2 w3 qkv
+ * proj), with the initial values of vittt.md 6. The other fields of *m are set to the base mixer,
+ * FUSED. STATUS_USAGE when `heads` does not divide `width`. */
+Status vittt_mixer_register(VitttMixer *m, Params *p, const char *prefix, int64_t width,
+                            int64_t heads);
 
 /* x [B, H*W, C] -> [B, H*W, C]. */
 Var *vittt_mixer_forward(const VitttMixer *m, Tape *t, Var *x, int64_t height, int64_t width);

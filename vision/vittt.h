@@ -1,7 +1,7 @@
 /* The plain ViTTT image classifier (vittt.md sections 1, 4.1, 5, 6).
  *
- * Ownership: the parameters live in the caller's Params, drop_scale in the device's state arena; the model itself
- * holds descriptions. Threads: one at a time, like its Device.
+ * Ownership: the parameters live in the caller's Params, drop_scale in the device's state arena;
+ * the model itself holds descriptions. Threads: one at a time, like its Device.
  */
 #ifndef TTV_VISION_VITTT_H
 #define TTV_VISION_VITTT_H
@@ -13,18 +13,18 @@
 
 /* Section [model] of a configuration. */
 typedef struct VitttConfig {
-    char preset[CONFIG_TEXT];   /* vittt_tiny, vittt_small, vittt_base, or "custom" */
+    char preset[CONFIG_TEXT]; /* vittt_tiny, vittt_small, vittt_base, or "custom" */
     int64_t image_size, patch, width, depth, heads, mlp_ratio, classes;
-    double drop_path;           /* rate of the last block */
-    char mixer[CONFIG_TEXT];    /* variant name (ttt/vittt_mixer.h) */
-    int form;                   /* VitttForm */
+    double drop_path;        /* rate of the last block */
+    char mixer[CONFIG_TEXT]; /* variant name (ttt/vittt_mixer.h) */
+    int form;                /* VitttForm */
 } VitttConfig;
 extern const Option vittt_options[];
 
 /* Fills width, depth, ... from `preset` for keys that the configuration did not set itself; accepts
- * vittt_tiny, vittt-t, vittt_t, ... and leaves the full name in c->preset; checks that the sizes fit. `source`: where
- * section [model] was read from, NULL when nothing was set. STATUS_USAGE with the nearest name or the sizes that do
- * not fit. */
+ * vittt_tiny, vittt-t, vittt_t, ... and leaves the full name in c->preset; checks that the sizes
+ * fit. `source`: where section [model] was read from, NULL when nothing was set. STATUS_USAGE with
+ * the nearest name or the sizes that do not fit. */
 Status vittt_config_resolve(VitttConfig *c, const Config *source);
 /* The checks alone, for a configuration that is resolved already. */
 Status vittt_config_check(const VitttConfig *c);
@@ -39,8 +39,9 @@ typedef struct Vittt {
     VitttConfig config;
     Var *patch_w, *patch_b, *norm_w, *norm_b, *head_w, *head_b;
     VitttBlock *blocks;
-    Tensor drop_scale; /* F32 [2*depth, max batch] on the device; rows of scale for stochastic depth */
-    float *drop_host;  /* the same on the host, being drawn */
+    Tensor
+        drop_scale; /* F32 [2*depth, max batch] on the device; rows of scale for stochastic depth */
+    float *drop_host; /* the same on the host, being drawn */
     int64_t max_batch;
 } Vittt;
 
@@ -48,15 +49,17 @@ typedef struct Vittt {
 Status vittt_new(const VitttConfig *c, Params *p, Vittt **out);
 void vittt_free(Vittt *m);
 
-/* Stochastic-depth scales for one micro-step into drop_scale, keyed by (seed, step, micro); a no-op when drop_path is 0. */
+/* Stochastic-depth scales for one micro-step into drop_scale, keyed by (seed, step, micro); a no-op
+ * when drop_path is 0. */
 Status vittt_draw_drop_path(Vittt *m, Device *d, uint64_t seed, int64_t step, int64_t micro,
                             int64_t batch);
 
-/* image [B,H,W,3] normalised, act dtype -> logits F32 [B,classes]. Any H, W that are multiples of the patch.
- * training: stochastic depth as drawn. */
+/* image [B,H,W,3] normalised, act dtype -> logits F32 [B,classes]. Any H, W that are multiples of
+ * the patch. training: stochastic depth as drawn. */
 Var *vittt_forward(Vittt *m, Tape *t, Var *image, bool training);
 
-/* Multiply-adds of one image of the configured size (the count of vittt.md 1; base mixer in its state form). */
+/* Multiply-adds of one image of the configured size (the count of vittt.md 1; base mixer in its
+ * state form). */
 int64_t vittt_macs(const VitttConfig *c);
 
 #endif
