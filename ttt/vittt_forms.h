@@ -1,8 +1,6 @@
-/* Private to ttt/: the one step in which the COMPOSED and the PAIRS form of a fast-weight branch
- * differ.
+/* Private to ttt/: the one step in which the COMPOSED and the PAIRS form of a branch differ.
  *
- * Every branch of the mixer writes a linear map with keys K and values P and reads it with queries
- * Q:
+ * Every branch writes a linear map with keys K and values P and reads it with queries Q:
  *
  *     G = -c K'P,   W' = W -+ softnorm(G),   Y = Q W'
  *

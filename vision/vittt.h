@@ -39,9 +39,10 @@ typedef struct Vittt {
     VitttConfig config;
     Var *patch_w, *patch_b, *norm_w, *norm_b, *head_w, *head_b;
     VitttBlock *blocks;
-    Tensor
-        drop_scale; /* F32 [2*depth, max batch] on the device; rows of scale for stochastic depth */
-    float *drop_host; /* the same on the host, being drawn */
+    /* Stochastic depth, none until drawn: F32 [2*depth, max_batch] on the device, one row per
+     * branch; and the same on the host. */
+    Tensor drop_scale;
+    float *drop_host;
     int64_t max_batch;
 } Vittt;
 

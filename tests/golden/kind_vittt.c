@@ -1,12 +1,8 @@
 /* models/vittt.safetensors (vittt.md section 14): ttt.* the mixer in every variant, iso.* a plain
  * model, both in all their forms; hier.* a hierarchical model. */
-#include "golden.h"
+#include "kind_vittt.h"
 
 #include <stdio.h>
-#include <string.h>
-
-#include "core/memory.h"
-#include "kind_vittt.h"
 
 const char *const vittt_form_names[] = {"fused", "composed", "pairs"};
 

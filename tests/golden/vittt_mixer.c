@@ -3,7 +3,6 @@
 #include "kind_vittt.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "core/memory.h"
 #include "ttt/vittt_mixer.h"

@@ -2,7 +2,6 @@
 #include "kind_vittt.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "core/memory.h"
 #include "vision/vittt.h"
