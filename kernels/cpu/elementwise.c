@@ -123,14 +123,14 @@ Status unary_mul_cpu(Device *d, Grad y, UnaryKind f, Tensor x, Tensor dy) {
     const int64_t count = tensor_count(x);
 #pragma omp parallel for schedule(static) if (count >= PARALLEL_MIN)
     for (int64_t start = 0; start < count; start += CHUNK) {
-        float x_buffer[CHUNK], d_buffer[CHUNK], y_buffer[CHUNK];
+        float x_buffer[CHUNK], d_buffer[CHUNK], y_buffer[CHUNK], factor[CHUNK];
         const int64_t n = min_i64(CHUNK, count - start);
         const float *in = values_read(&x, start, n, x_buffer);
         const float *gradient = values_read(&dy, start, n, d_buffer);
         float *out = values_target(&y, start, y_buffer);
-        unary_values(f, out, in, n);
+        unary_values(f, factor, in, n); /* not into out: linear_dx passes dy as y */
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++) out[i] *= gradient[i];
+        for (int64_t i = 0; i < n; i++) out[i] = factor[i] * gradient[i];
         values_write(&y, start, n, out);
     }
     return STATUS_OK;
