@@ -15,6 +15,7 @@
 
 #include "core/config.h"
 #include "core/status.h"
+#include "datasets/image.h"
 
 typedef enum ClassOrder { CLASS_ORDER_BYTE, CLASS_ORDER_NATURAL, CLASS_ORDER_FILE } ClassOrder;
 
@@ -35,6 +36,9 @@ typedef struct DataConfig {
     bool follow_symlinks;
 } DataConfig;
 extern const Option data_options[];
+
+/* What the section says about decoding. */
+ImageOptions data_image_options(const DataConfig *c);
 
 typedef struct Dataset Dataset;
 

@@ -25,5 +25,6 @@ void tar_close(Tar *t);
 int64_t tar_count(const Tar *t);
 const TarMember *tar_at(const Tar *t, int64_t i);
 const char *tar_path(const Tar *t);
+int64_t tar_passed_over(const Tar *t); /* folders, links, specials, sparse files */
 
 #endif

@@ -1,0 +1,119 @@
+/* How a data set is put together: scan (files and tars) -> classes -> labels. Private to datasets/.
+ */
+#ifndef TTV_DATASETS_FOLDER_INTERNAL_H
+#define TTV_DATASETS_FOLDER_INTERNAL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "datasets/folder.h"
+#include "datasets/tar.h"
+
+/* Growing text; strings in it are named by offset, because it moves. */
+typedef struct TextPool {
+    char *text;
+    size_t used, capacity;
+} TextPool;
+/* Adds the concatenation of three strings and a NUL; *offset is where it starts. */
+Status pool_add(TextPool *p, const char *a, const char *b, const char *c, size_t *offset);
+
+/* One image found. */
+typedef struct Found {
+    size_t name; /* in the pool: path, or archive:member */
+    uint32_t
+        inside; /* offset in the name: path below the split folder, "<class>/<file>" or "<file>" */
+    int32_t archive; /* -1: a file of its own */
+    int64_t member;
+    int64_t label;
+} Found;
+
+typedef struct Scan {
+    TextPool pool;
+    Found *files;
+    int64_t count, capacity;
+    size_t *folders; /* class folders seen on disk, also empty ones: offsets in the pool */
+    int64_t folder_count, folder_capacity;
+    Tar **archives;
+    int64_t archive_count, archive_capacity;
+    DatasetReport report;
+    char *place; /* the split folder or archive, for messages */
+} Scan;
+void scan_free(Scan *s);
+
+static inline const char *scan_name(const Scan *s, const Found *f) {
+    return s->pool.text + f->name;
+}
+static inline const char *scan_inside(const Scan *s, const Found *f) {
+    return s->pool.text + f->name + f->inside;
+}
+
+/* ---- folder_scan.c ---- */
+
+/* Adds an image, or counts it as hidden or other by its path below the split folder. */
+Status scan_add(Scan *s, const char *prefix, const char *inside, int32_t archive, int64_t member);
+Status scan_add_folder(Scan *s, const char *name);
+/* Everything below a split folder on disk. */
+Status scan_folder(Scan *s, const char *path, bool follow_symlinks);
+
+/* ---- folder_source.c ---- */
+
+/* Finds the split below config.root and scans it. */
+Status scan_source(Scan *s, const DataConfig *c, const char *split);
+
+/* ---- folder_tar.c ---- */
+
+/* Members below `split` of a tar, at whatever depth it first occurs. `whole`: an archive of one
+ * split, taken as it is when no such folder is in it. *found tells whether the archive had
+ * anything. */
+Status scan_tar(Scan *s, const char *path, const char *split, bool whole, bool *found);
+
+/* ---- folder_classes.c ---- */
+
+/* Length of the class part of "<class>/<file>"; 0 for a flat file. */
+size_t class_length(const char *inside);
+int class_compare_natural(const char *a, const char *b);
+/* Class index of a folder name of `length` bytes; -1: unknown. */
+typedef struct ClassIndex {
+    const ClassList *list;
+    int64_t *sorted; /* indices in byte order of names */
+} ClassIndex;
+Status class_index_new(const ClassList *list, ClassIndex *out);
+void class_index_free(ClassIndex *x);
+int64_t class_find(const ClassIndex *x, const char *name, size_t length);
+
+/* The names in byte order, each once. */
+Status class_names_unique(const char *const *names, int64_t count, ClassList *out);
+bool class_names_are_numbers(const ClassList *l);
+/* A class list out of folder names: in the configured order, or the one of class_map. */
+Status classes_from_names(const DataConfig *c, const char *const *names, int64_t count,
+                          ClassList *out);
+/* Readable names from c->class_names, when given and not yet known. */
+Status classes_add_readable(const DataConfig *c, ClassList *classes);
+
+/* ---- folder_match.c ---- */
+
+/* Fills an empty class list from the scan, labels every found file. Files must be in path order. */
+Status classes_from_folders(Scan *s, const DataConfig *c, ClassList *classes);
+
+/* ---- folder_labels.c ---- */
+
+/* Labels a flat split from a labels file; fills an empty class list. */
+Status classes_from_labels(Scan *s, const DataConfig *c, const char *labels_path,
+                           ClassList *classes);
+
+/* ---- text_lines.c ---- */
+
+/* Lines of a text file in memory, without line ends (also CRLF) and a UTF-8 mark. */
+typedef struct TextLines {
+    char *text; /* owned */
+    char *next;
+    char *end;
+    int64_t number;  /* of the line returned last, from 1 */
+    char shown[600]; /* printable path */
+} TextLines;
+Status text_lines_open(const char *path, TextLines *out);
+/* NULL at the end. Lines are NUL-terminated in place; empty ones are returned too. */
+char *text_lines_next(TextLines *t);
+void text_lines_close(TextLines *t);
+
+#endif
