@@ -1,0 +1,483 @@
+/* Workers take sample positions in order, one at a time, and fill a ring of batch slots; the
+ * consumer takes slots in order. Which worker does what is left to chance; what is in a slot is
+ * not. One mutex guards all shared numbers: it is taken twice a sample, some thousand times a
+ * second at most. */
+#include "datasets/loader.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/file.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "datasets/loader_internal.h"
+
+enum { STAND_IN_TRIES = 10, STALL_SECONDS = 60, MAX_THREADS = 256 };
+
+/* A sample that could not be used; lists hang on slots until the consumer takes them. */
+typedef struct Corrupt {
+    int64_t sample;
+    char *reason;
+    struct Corrupt *next;
+} Corrupt;
+
+typedef struct Slot {
+    uint8_t *pixels, *valid;
+    int64_t *labels, *samples;
+    int64_t done; /* samples finished; the slot is ready when it equals the batch's size */
+    Corrupt *corrupt;
+    /* The first failure by position, so that the same one is told whatever the threads did. */
+    Status status;
+    int64_t failed_at;
+    char message[512];
+} Slot;
+
+typedef struct Worker {
+    Loader *loader;
+    pthread_t thread;
+    SampleScratch scratch;
+    int64_t sample; /* in work; -1: none */
+} Worker;
+
+struct Loader {
+    const Dataset *data;
+    LoaderOptions options;
+    int64_t count, image_bytes;
+    int64_t *order; /* of this epoch */
+
+    pthread_mutex_t mutex;
+    pthread_cond_t work;  /* a slot became free, an epoch began, or stop */
+    pthread_cond_t ready; /* a slot was finished, or a worker came to rest */
+    bool stop;
+    int64_t epoch, cursor,
+        end;       /* positions [cursor, end) of the epoch, batches counted from cursor */
+    int64_t next;  /* position to be taken by a worker */
+    int64_t taken; /* batches that the consumer is done with */
+    int busy;      /* workers inside a sample */
+
+    Slot *slots;
+    int slot_count;
+    Worker *workers;
+    int worker_count; /* threads that run */
+
+    /* The consumer's own. */
+    int64_t given; /* batches handed out since begin */
+    double waited;
+    Corrupt **corrupt; /* sorted by sample */
+    int64_t corrupt_count, corrupt_capacity;
+};
+
+static double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int64_t batch_size_at(const Loader *l, int64_t batch) {
+    int64_t left = l->end - l->cursor - batch * l->options.batch;
+    return left < l->options.batch ? left : l->options.batch;
+}
+
+static void corrupt_free(Corrupt *c) {
+    while (c != NULL) {
+        Corrupt *next = c->next;
+        mem_free(c->reason);
+        mem_free(c);
+        c = next;
+    }
+}
+
+/* ---- workers ---- */
+
+/* Notes the sample and the thread's message. */
+static Status slot_note(Loader *l, Slot *slot, int64_t sample) {
+    void *block;
+    TRY(mem_alloc(&block, 1, sizeof(Corrupt), "note of a corrupt sample"));
+    Corrupt *c = block;
+    c->sample = sample;
+    Status s = mem_string(&c->reason, status_message());
+    if (s != STATUS_OK) {
+        mem_free(c);
+        return s;
+    }
+    pthread_mutex_lock(&l->mutex);
+    c->next = slot->corrupt;
+    slot->corrupt = c;
+    pthread_mutex_unlock(&l->mutex);
+    return STATUS_OK;
+}
+
+/* Training goes on with another sample, drawn for this one; *sample becomes it. */
+static Status load_stand_in(Worker *w, Slot *slot, int64_t *sample, uint8_t *dst) {
+    Loader *l = w->loader;
+    const LoaderOptions *o = &l->options;
+    int64_t original = *sample;
+    Rng rng = rng_stream(o->seed, RNG_REPLACE, (uint64_t)l->epoch, (uint64_t)original);
+    for (int i = 0; i < STAND_IN_TRIES; i++) {
+        *sample = (int64_t)rng_below(&rng, (uint64_t)l->count);
+        if (*sample == original) continue;
+        Status s = sample_load(l->data, o, l->epoch, *sample, &w->scratch, dst);
+        if (!sample_is_corrupt(s)) return s;
+        TRY(slot_note(l, slot, *sample));
+    }
+    *sample = original;
+    return status_set(STATUS_DATA, "%s: unreadable, and so were %d samples drawn in its place",
+                      dataset_name(l->data, original), STAND_IN_TRIES);
+}
+
+static Status fill_place(Worker *w, Slot *slot, int64_t place, int64_t sample) {
+    Loader *l = w->loader;
+    const LoaderOptions *o = &l->options;
+    uint8_t *dst = slot->pixels + place * l->image_bytes;
+    Status s = sample_load(l->data, o, l->epoch, sample, &w->scratch, dst);
+    if (sample_is_corrupt(s) && !o->fail_on_corrupt) {
+        s = slot_note(l, slot, sample);
+        if (s == STATUS_OK && o->augment != NULL) {
+            s = load_stand_in(w, slot, &sample, dst);
+        } else {
+            memset(dst, 0, (size_t)l->image_bytes);
+            slot->valid[place] = 0;
+        }
+    }
+    slot->samples[place] = sample;
+    slot->labels[place] = dataset_label(l->data, sample);
+    return s;
+}
+
+static bool may_take(const Loader *l) {
+    if (l->next >= l->end) return false;
+    int64_t batch = (l->next - l->cursor) / l->options.batch;
+    return batch < l->taken + l->slot_count;
+}
+
+/* With the mutex held on entry and exit. */
+static void work_one(Worker *w) {
+    Loader *l = w->loader;
+    int64_t position = l->next++;
+    int64_t batch = (position - l->cursor) / l->options.batch;
+    int64_t place = (position - l->cursor) % l->options.batch;
+    Slot *slot = &l->slots[batch % l->slot_count];
+    w->sample = l->order[position];
+    l->busy++;
+    pthread_mutex_unlock(&l->mutex);
+    Status s = fill_place(w, slot, place, w->sample);
+    pthread_mutex_lock(&l->mutex);
+    l->busy--;
+    w->sample = -1;
+    if (s != STATUS_OK && (slot->status == STATUS_OK || place < slot->failed_at)) {
+        slot->status = s;
+        slot->failed_at = place;
+        snprintf(slot->message, sizeof slot->message, "%s", status_message());
+    }
+    if (++slot->done == batch_size_at(l, batch) || l->busy == 0) pthread_cond_signal(&l->ready);
+}
+
+static void *worker_main(void *argument) {
+    Worker *w = argument;
+    Loader *l = w->loader;
+    pthread_mutex_lock(&l->mutex);
+    while (!l->stop) {
+        if (may_take(l)) {
+            work_one(w);
+        } else {
+            pthread_cond_wait(&l->work, &l->mutex);
+        }
+    }
+    pthread_mutex_unlock(&l->mutex);
+    return NULL;
+}
+
+/* ---- set-up ---- */
+
+static Status slot_allocate(Slot *slot, int64_t batch, int64_t image_bytes) {
+    void *block;
+    TRY(mem_alloc(&block, batch, (size_t)image_bytes, "batch of images"));
+    slot->pixels = block;
+    TRY(mem_alloc(&block, batch, sizeof(int64_t), "batch labels"));
+    slot->labels = block;
+    TRY(mem_alloc(&block, batch, sizeof(int64_t), "batch sample numbers"));
+    slot->samples = block;
+    TRY(mem_alloc(&block, batch, 1, "batch flags"));
+    slot->valid = block;
+    return STATUS_OK;
+}
+
+/* Ready for the next batch. Notes of a batch that nobody took are forgotten. */
+static void slot_reset(const Loader *l, Slot *slot) {
+    slot->done = 0;
+    slot->status = STATUS_OK;
+    slot->failed_at = 0;
+    memset(slot->valid, 1, (size_t)l->options.batch);
+    corrupt_free(slot->corrupt);
+    slot->corrupt = NULL;
+}
+
+static void slot_free(Slot *slot) {
+    mem_free(slot->pixels);
+    mem_free(slot->labels);
+    mem_free(slot->samples);
+    mem_free(slot->valid);
+    corrupt_free(slot->corrupt);
+}
+
+static int processor_count(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+static Status check_options(const LoaderOptions *o) {
+    if (o->batch < 1 || o->batch > 1 << 20 || o->threads < 0 || o->threads > MAX_THREADS ||
+        o->prefetch < 0 || o->prefetch > 1 << 16) {
+        return status_set(STATUS_USAGE,
+                          "loader: batch size %lld, %d workers, %d batches ahead: batch size 1 to "
+                          "1048576, up to %d workers and 65536 batches ahead are possible",
+                          (long long)o->batch, o->threads, o->prefetch, MAX_THREADS);
+    }
+    if (o->preprocess == NULL || o->preprocess->image_size < 1) {
+        return status_set(STATUS_INTERNAL, "loader: no image size");
+    }
+    return o->augment != NULL ? augment_check(o->augment) : STATUS_OK;
+}
+
+static Status allocate(Loader *l) {
+    void *block;
+    int threads = l->options.threads > 0 ? l->options.threads : processor_count();
+    TRY(mem_alloc(&block, l->count, sizeof(int64_t), "sample order"));
+    l->order = block;
+    TRY(mem_alloc(&block, l->slot_count, sizeof(Slot), "loader ring"));
+    l->slots = block;
+    for (int i = 0; i < l->slot_count; i++) {
+        TRY(slot_allocate(&l->slots[i], l->options.batch, l->image_bytes));
+    }
+    TRY(mem_alloc(&block, threads, sizeof(Worker), "loader workers"));
+    l->workers = block;
+    l->options.threads = threads;
+    return STATUS_OK;
+}
+
+/* Signals are for the main thread: workers are started with all of them blocked. */
+static Status start_workers(Loader *l) {
+    sigset_t all, before;
+    int error = 0;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    while (error == 0 && l->worker_count < l->options.threads) {
+        Worker *w = &l->workers[l->worker_count];
+        *w = (Worker){.loader = l, .sample = -1};
+        error = pthread_create(&w->thread, NULL, worker_main, w);
+        if (error == 0) l->worker_count++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error == 0) return STATUS_OK;
+    errno = error;
+    return status_errno("cannot start loader thread %d", l->worker_count + 1);
+}
+
+static void init_locks(Loader *l) {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&l->mutex, NULL);
+    pthread_cond_init(&l->work, NULL);
+    pthread_cond_init(&l->ready, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+Status loader_open(const Dataset *d, const LoaderOptions *o, Loader **out) {
+    void *block;
+    *out = NULL;
+    TRY(check_options(o));
+    TRY(mem_alloc(&block, 1, sizeof(Loader), "loader"));
+    Loader *l = block;
+    l->data = d;
+    l->options = *o;
+    l->count = dataset_count(d);
+    l->image_bytes = o->preprocess->image_size * o->preprocess->image_size * 3;
+    l->slot_count = o->prefetch > 0 ? o->prefetch : 4;
+    init_locks(l);
+    Status s = allocate(l);
+    if (s == STATUS_OK) s = start_workers(l);
+    if (s != STATUS_OK) {
+        loader_close(l);
+        return s;
+    }
+    *out = l;
+    return STATUS_OK;
+}
+
+void loader_close(Loader *l) {
+    if (l == NULL) return;
+    pthread_mutex_lock(&l->mutex);
+    l->stop = true;
+    pthread_cond_broadcast(&l->work);
+    pthread_mutex_unlock(&l->mutex);
+    for (int i = 0; i < l->worker_count; i++) {
+        pthread_join(l->workers[i].thread, NULL);
+        sample_scratch_free(&l->workers[i].scratch);
+    }
+    for (int i = 0; l->slots != NULL && i < l->slot_count; i++) slot_free(&l->slots[i]);
+    for (int64_t i = 0; i < l->corrupt_count; i++) corrupt_free(l->corrupt[i]);
+    pthread_cond_destroy(&l->work);
+    pthread_cond_destroy(&l->ready);
+    pthread_mutex_destroy(&l->mutex);
+    mem_free(l->corrupt);
+    mem_free(l->order);
+    mem_free(l->slots);
+    mem_free(l->workers);
+    mem_free(l);
+}
+
+/* ---- consumer ---- */
+
+int64_t loader_batches(const Loader *l) {
+    int64_t batch = l->options.batch;
+    return l->options.drop_last ? l->count / batch : (l->count + batch - 1) / batch;
+}
+
+Status loader_begin(Loader *l, int64_t epoch, int64_t cursor) {
+    int64_t end = l->options.drop_last ? l->count / l->options.batch * l->options.batch : l->count;
+    if (epoch < 0 || cursor < 0 || cursor > l->count) {
+        return status_set(STATUS_USAGE, "loader: epoch %lld, sample %lld of %lld", (long long)epoch,
+                          (long long)cursor, (long long)l->count);
+    }
+    pthread_mutex_lock(&l->mutex);
+    l->end = l->next; /* nobody takes more; wait for those at work */
+    while (l->busy > 0) pthread_cond_wait(&l->ready, &l->mutex);
+    l->epoch = epoch;
+    if (l->options.shuffle) {
+        Rng rng = rng_stream(l->options.seed, RNG_SHUFFLE, (uint64_t)epoch, 0);
+        rng_permutation(&rng, l->order, l->count);
+    } else {
+        for (int64_t i = 0; i < l->count; i++) l->order[i] = i;
+    }
+    for (int i = 0; i < l->slot_count; i++) slot_reset(l, &l->slots[i]);
+    /* drop_last drops what is left over behind whole batches from here on. */
+    if (l->options.drop_last && cursor < end) end -= (end - cursor) % l->options.batch;
+    l->cursor = l->next = cursor < end ? cursor : end;
+    l->end = end;
+    l->taken = l->given = 0;
+    pthread_cond_broadcast(&l->work);
+    pthread_mutex_unlock(&l->mutex);
+    return STATUS_OK;
+}
+
+/* With the mutex held: names what the workers are at after a minute without a batch. */
+static void report_stall(const Loader *l, double waited) {
+    char shown[300];
+    const char *name = "nothing";
+    for (int i = 0; i < l->worker_count; i++) {
+        int64_t sample = l->workers[i].sample;
+        if (sample >= 0) name = dataset_name(l->data, sample);
+    }
+    log_warn("waited %.0f s for the next batch; a worker is at %s", waited,
+             text_printable(name, shown, sizeof shown));
+}
+
+static void wait_ready(Loader *l, const Slot *slot, int64_t size) {
+    double start = seconds_now();
+    int reports = 0;
+    while (slot->done < size) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec += 1;
+        pthread_cond_timedwait(&l->ready, &l->mutex, &until);
+        double waited = seconds_now() - start;
+        if (slot->done >= size || waited < (reports + 1) * STALL_SECONDS) continue;
+        report_stall(l, waited);
+        reports++;
+    }
+    l->waited += seconds_now() - start;
+}
+
+/* Sorted by sample; one met before is not counted again. */
+static Status remember(Loader *l, Corrupt *c) {
+    int64_t at = l->corrupt_count;
+    while (at > 0 && l->corrupt[at - 1]->sample > c->sample) at--;
+    c->next = NULL;
+    if (at > 0 && l->corrupt[at - 1]->sample == c->sample) {
+        corrupt_free(c);
+        return STATUS_OK;
+    }
+    if (l->corrupt_count == l->corrupt_capacity) {
+        void *block = l->corrupt;
+        int64_t capacity = l->corrupt_capacity > 0 ? 2 * l->corrupt_capacity : 16;
+        Status s = mem_grow(&block, capacity, sizeof(Corrupt *), "list of corrupt samples");
+        if (s != STATUS_OK) {
+            corrupt_free(c);
+            return s;
+        }
+        l->corrupt = block;
+        l->corrupt_capacity = capacity;
+    }
+    memmove(l->corrupt + at + 1, l->corrupt + at,
+            (size_t)(l->corrupt_count - at) * sizeof(Corrupt *));
+    l->corrupt[at] = c;
+    l->corrupt_count++;
+    return STATUS_OK;
+}
+
+/* Moves a slot's notes into the loader's list and looks at the limit. */
+static Status take_corrupt(Loader *l, Corrupt *list) {
+    Status s = STATUS_OK;
+    if (list == NULL) return STATUS_OK;
+    while (list != NULL && s == STATUS_OK) {
+        Corrupt *c = list;
+        list = c->next;
+        s = remember(l, c);
+    }
+    corrupt_free(list);
+    TRY(s);
+    if ((double)l->corrupt_count <= l->options.max_corrupt * (double)l->count) return STATUS_OK;
+    char shown[300];
+    const char *first = dataset_name(l->data, l->corrupt[0]->sample);
+    return status_set(STATUS_DATA,
+                      "%lld of %lld samples are unreadable, more than the allowed share of %g "
+                      "(data.max_corrupt); the first: %s",
+                      (long long)l->corrupt_count, (long long)l->count, l->options.max_corrupt,
+                      text_printable(first, shown, sizeof shown));
+}
+
+Status loader_next(Loader *l, HostBatch *b) {
+    *b = (HostBatch){0};
+    pthread_mutex_lock(&l->mutex);
+    if (l->given > l->taken) { /* the batch given before is the workers' again */
+        slot_reset(l, &l->slots[l->taken % l->slot_count]);
+        l->taken = l->given;
+        pthread_cond_broadcast(&l->work);
+    }
+    int64_t size = batch_size_at(l, l->given);
+    if (size <= 0) {
+        pthread_mutex_unlock(&l->mutex);
+        return STATUS_END;
+    }
+    Slot *slot = &l->slots[l->given % l->slot_count];
+    wait_ready(l, slot, size);
+    Corrupt *corrupt = slot->corrupt;
+    slot->corrupt = NULL;
+    Status failed = slot->status;
+    l->given++;
+    pthread_mutex_unlock(&l->mutex);
+    TRY(take_corrupt(l, corrupt));
+    if (failed != STATUS_OK) return status_set(failed, "%s", slot->message);
+    *b = (HostBatch){slot->pixels, slot->labels, slot->samples, slot->valid, size};
+    return STATUS_OK;
+}
+
+double loader_wait_seconds(Loader *l) {
+    double waited = l->waited;
+    l->waited = 0;
+    return waited;
+}
+
+int64_t loader_corrupt_count(const Loader *l) {
+    return l->corrupt_count;
+}
+
+void loader_corrupt_at(const Loader *l, int64_t i, int64_t *sample, const char **reason) {
+    *sample = l->corrupt[i]->sample;
+    *reason = l->corrupt[i]->reason;
+}
