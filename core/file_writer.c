@@ -49,10 +49,11 @@ static Status writer_failed(FileWriter *w, const char *action, uint64_t need) {
         errno = w->error;
         return status_errno("cannot %s '%s'", action, shown);
     }
-    if (need < w->expected) need = w->expected;
+    if (need < w->written) need = w->written;
+    if (w->expected < need) w->expected = need; /* later repetitions of this error say the same */
     errno = w->error;
     return status_errno("cannot %s '%s': needs %llu bytes, %llu are free on its disk", action,
-                        shown, (unsigned long long)need,
+                        shown, (unsigned long long)w->expected,
                         (unsigned long long)fs.f_bavail * fs.f_frsize);
 }
 
