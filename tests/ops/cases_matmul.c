@@ -1,0 +1,176 @@
+#include "op_case.h"
+
+/* matmul p: leading dimensions (outer, inner) as a bit mask of which of A, B, C have them; sizes.
+ * p[0..2]: m, n, k; p[3], p[4]: outer and inner count; p[5]: bits 1 A, 2 B, 4 C have the outer
+ * dimension, 8, 16, 32 the inner one; p[6]: bit 1 ta, bit 2 tb, bit 4 C is F32, bit 8 rank 2, bit
+ * 16 rank 3; p[7]: alpha in tenths. */
+
+typedef struct Matrix {
+    Tensor t;
+    int64_t outer, inner, rows, columns;
+    bool transposed;
+} Matrix;
+
+static Matrix matrix(Run *r, int bit, int64_t rows, int64_t columns, bool transposed) {
+    Matrix m = {.outer = r->p[5] & bit ? r->p[3] : 1,
+                .inner = r->p[5] & (8 * bit) ? r->p[4] : 1,
+                .rows = transposed ? columns : rows,
+                .columns = transposed ? rows : columns,
+                .transposed = transposed};
+    return m;
+}
+
+static int shape_of(Run *r, const Matrix *m, int64_t shape[4]) {
+    const int rank = r->p[6] & 8 ? 2 : r->p[6] & 16 ? 3 : 4;
+    const int64_t all[4] = {m->outer, m->inner, m->rows, m->columns};
+    for (int i = 0; i < rank; i++) shape[i] = all[4 - rank + i];
+    return rank;
+}
+
+/* op(M)[i][j] of matrix (o, n). */
+static int64_t at(const Matrix *m, int64_t o, int64_t n, int64_t i, int64_t j) {
+    const int64_t base = ((m->outer > 1 ? o : 0) * m->inner + (m->inner > 1 ? n : 0)) * m->rows;
+    return m->transposed ? (base + j) * m->columns + i : (base + i) * m->columns + j;
+}
+
+static void matmul_body(Run *r) {
+    const int64_t m = r->p[0], n = r->p[1], k = r->p[2];
+    const bool ta = r->p[6] & 1, tb = r->p[6] & 2;
+    const float alpha = r->p[7] ? (float)r->p[7] / 10.0f : 1.0f;
+    Matrix a = matrix(r, 1, m, k, ta), b = matrix(r, 2, k, n, tb), c = matrix(r, 4, m, n, false);
+    int64_t shape[4];
+    int rank = shape_of(r, &a, shape);
+    a.t = input(r, "a", r->act, rank, shape, 1.0);
+    rank = shape_of(r, &b, shape);
+    b.t = input(r, "b", r->act, rank, shape, 1.0);
+    rank = shape_of(r, &c, shape);
+    Grad y = gradient(r, "c", r->p[6] & 4 ? DTYPE_F32 : r->act, rank, shape);
+    r->flops = 2.0 * (double)(m * n * k * r->p[3] * r->p[4]);
+    CALL(r, matmul, y, a.t, ta, b.t, tb, alpha);
+    double *e = r->reference ? expected(r, y.t) : NULL;
+    if (!e) return;
+    const double *x = values(r, a.t), *w = values(r, b.t);
+    for (int64_t o = 0; o < r->p[3]; o++) {
+        for (int64_t h = 0; h < r->p[4]; h++) {
+            for (int64_t i = 0; i < m; i++) {
+                for (int64_t j = 0; j < n; j++) {
+                    double sum = 0.0;
+                    for (int64_t l = 0; l < k; l++)
+                        sum += x[at(&a, o, h, i, l)] * w[at(&b, o, h, l, j)];
+                    e[at(&c, o, h, i, j)] += (double)alpha * sum;
+                }
+            }
+        }
+    }
+}
+
+/* linear p: M, I, O; p[3]: bit 1 without bias, bit 2 GELU, bit 4 keep pre. */
+static void linear_body(Run *r) {
+    const int64_t m = r->p[0], in = r->p[1], out = r->p[2];
+    const bool biased = !(r->p[3] & 1), gelu = r->p[3] & 2, keep = r->p[3] & 4;
+    Tensor x = input(r, "x", r->act, SHAPE(m, in), 1.0);
+    Tensor w = input(r, "w", r->act, SHAPE(out, in), 0.5);
+    Tensor bias = biased ? input(r, "bias", DTYPE_F32, SHAPE(out), 1.0) : tensor_none();
+    Tensor y = output(r, "y", r->act, SHAPE(m, out));
+    Tensor pre = keep ? output(r, "pre", r->act, SHAPE(m, out)) : tensor_none();
+    r->flops = 2.0 * (double)(m * in * out);
+    CALL(r, linear, y, pre, x, w, bias, gelu ? ACT_GELU : ACT_NONE);
+    if (!r->reference) return;
+    double *e = expected(r, y), *before = expected(r, pre);
+    for (int64_t i = 0; i < m; i++) {
+        for (int64_t o = 0; o < out; o++) {
+            double sum = biased ? values(r, bias)[o] : 0.0;
+            for (int64_t l = 0; l < in; l++)
+                sum += values(r, x)[i * in + l] * values(r, w)[o * in + l];
+            e[i * out + o] = gelu ? unary_reference(UNARY_GELU, sum) : sum;
+            if (keep) before[i * out + o] = sum;
+        }
+    }
+}
+
+/* p[3]: bit 2 GELU. */
+static void linear_dx_body(Run *r) {
+    const int64_t m = r->p[0], in = r->p[1], out = r->p[2];
+    const bool gelu = r->p[3] & 2;
+    Tensor dy = input(r, "dy", r->act, SHAPE(m, out), 1.0);
+    Tensor w = input(r, "w", r->act, SHAPE(out, in), 0.5);
+    Tensor pre = gelu ? input(r, "pre", r->act, SHAPE(m, in), 1.0) : tensor_none();
+    Grad dx = gradient(r, "dx", r->act, SHAPE(m, in));
+    r->flops = 2.0 * (double)(m * in * out);
+    CALL(r, linear_dx, dx, dy, w, pre, gelu ? ACT_GELU : ACT_NONE);
+    double *e = r->reference ? expected(r, dx.t) : NULL;
+    for (int64_t i = 0; e && i < m * in; i++) {
+        for (int64_t o = 0; o < out; o++)
+            e[i] += values(r, dy)[i / in * out + o] * values(r, w)[o * in + i % in];
+        if (gelu) e[i] *= unary_reference(UNARY_DGELU, values(r, pre)[i]);
+    }
+}
+
+static void linear_dw_body(Run *r) {
+    const int64_t m = r->p[0], in = r->p[1], out = r->p[2];
+    Tensor dy = input(r, "dy", r->act, SHAPE(m, out), 1.0);
+    Tensor x = input(r, "x", r->act, SHAPE(m, in), 1.0);
+    Grad dw = gradient(r, "dw", DTYPE_F32, SHAPE(out, in));
+    Grad dbias = gradient(r, "dbias", DTYPE_F32, SHAPE(out));
+    r->flops = 2.0 * (double)(m * in * out);
+    CALL(r, linear_dw, dw, dbias, dy, x);
+    if (!r->reference) return;
+    double *e = expected(r, dw.t), *b = expected(r, dbias.t);
+    for (int64_t i = 0; i < m; i++) {
+        for (int64_t o = 0; o < out; o++) {
+            const double g = values(r, dy)[i * out + o];
+            if (b) b[o] += g;
+            for (int64_t l = 0; e && l < in; l++) e[o * in + l] += g * values(r, x)[i * in + l];
+        }
+    }
+}
+
+enum { ALL_OUTER = 1 | 2 | 4, ALL_INNER = 8 | 16 | 32 };
+
+const OpCase cases_matmul[] = {
+    {"matmul", matmul_body, {1, 1, 1, 1, 1, 0, 8, 0}, IN_BOTH, 0},
+    {"matmul", matmul_body, {17, 33, 5, 1, 1, 0, 8, 0}, IN_BOTH, 0},
+    {"matmul", matmul_body, {17, 33, 5, 1, 1, 0, 8 | 1, -5}, IN_BOTH, 0},
+    {"matmul", matmul_body, {17, 33, 65, 1, 1, 0, 8 | 2 | 4, 3}, IN_BOTH, 0},
+    {"matmul", matmul_body, {64, 48, 32, 1, 1, 0, 8 | 1 | 2, 0}, IN_BOTH, 0},
+    {"matmul", matmul_body, {1, 70, 129, 1, 1, 0, 8, 0}, IN_BOTH, 0},
+    {"matmul", matmul_body, {7, 5, 9, 1, 3, ALL_INNER, 16, 0}, IN_BOTH, 0},
+    {"matmul", matmul_body, {7, 5, 9, 1, 3, ALL_INNER, 16 | 1, 0}, IN_BOTH, 0},
+    {"matmul", matmul_body, {7, 5, 9, 1, 3, 8 | 32, 16, 0}, IN_BOTH, 0},
+    {"matmul", matmul_body, {7, 5, 9, 1, 3, 16 | 32, 16 | 2, 7}, IN_BOTH, 0},
+    {"matmul", matmul_body, {7, 5, 9, 1, 3, 8 | 16, 16 | 4, 0}, IN_BOTH, 0},
+    {"matmul", matmul_body, {30, 8, 8, 2, 3, ALL_OUTER | ALL_INNER, 0, 0}, IN_BOTH, 0},
+    {"matmul", matmul_body, {30, 8, 8, 2, 3, 1 | 4 | ALL_INNER, 0, 0}, IN_BOTH, 0},
+    {"matmul", matmul_body, {8, 8, 30, 2, 3, 1 | 2 | ALL_INNER, 1 | 4, 0}, IN_BOTH, 0},
+    {"matmul", matmul_body, {8, 30, 8, 2, 3, 1 | 4 | 16 | 32, 2, 0}, IN_BOTH, 0},
+    {"matmul", matmul_body, {8, 9, 10, 2, 3, 1 | 2 | 8 | 16, 1 | 4, 0}, IN_BOTH, 0},
+    {"matmul", matmul_body, {8, 9, 10, 2, 3, ALL_OUTER | 8 | 16, 4, 2}, IN_BOTH, 0},
+    {"linear", linear_body, {1, 1, 1}, IN_BOTH, 0},
+    {"linear", linear_body, {33, 48, 37}, IN_BOTH, 0},
+    {"linear", linear_body, {33, 48, 37, 1}, IN_BOTH, 0},
+    {"linear", linear_body, {19, 24, 96, 2}, IN_BOTH, 0},
+    {"linear", linear_body, {19, 24, 96, 2 | 4}, IN_BOTH, 2},
+    {"linear", linear_body, {19, 24, 7, 4}, IN_BOTH, 0},
+    {"linear", linear_body, {5, 7, 1, 1 | 2}, IN_BOTH, 0},
+    {"linear", linear_body, {130, 17, 1030, 2}, IN_BOTH, 0},
+    {"linear_dx", linear_dx_body, {1, 1, 1}, IN_BOTH, 0},
+    {"linear_dx", linear_dx_body, {33, 37, 48}, IN_BOTH, 0},
+    {"linear_dx", linear_dx_body, {33, 96, 24, 2}, IN_BOTH, 0},
+    {"linear_dw", linear_dw_body, {1, 1, 1}, IN_BOTH, 0},
+    {"linear_dw", linear_dw_body, {333, 37, 48}, IN_BOTH, 0},
+    {"linear_dw", linear_dw_body, {65, 3, 1100}, IN_BOTH, 0},
+    {"linear", linear_body, {196, 192, 672}, IN_BOTH | ONLY_BENCH, 0},
+    {"linear", linear_body, {196, 224, 192}, IN_BOTH | ONLY_BENCH, 0},
+    {"linear", linear_body, {196, 192, 768}, IN_BOTH | ONLY_BENCH, 0},
+    {"linear", linear_body, {196, 192, 768, 2}, IN_BOTH | ONLY_BENCH, 0},
+    {"linear", linear_body, {196, 768, 192}, IN_BOTH | ONLY_BENCH, 0},
+    {"linear", linear_body, {1, 192, 1000}, IN_BOTH | ONLY_BENCH, 0},
+    {"linear", linear_body, {6272, 192, 768, 2 | 4}, IN_BOTH | ONLY_BENCH, 0},
+    {"linear", linear_body, {6272, 768, 192}, IN_BOTH | ONLY_BENCH, 0},
+    {"linear_dx", linear_dx_body, {6272, 768, 192, 2}, IN_BOTH | ONLY_BENCH, 0},
+    {"linear_dx", linear_dx_body, {6272, 192, 672}, IN_BOTH | ONLY_BENCH, 0},
+    {"linear_dw", linear_dw_body, {6272, 192, 768}, IN_BOTH | ONLY_BENCH, 0},
+    {"linear_dw", linear_dw_body, {6272, 768, 192}, IN_BOTH | ONLY_BENCH, 0},
+    {"matmul", matmul_body, {1024, 1024, 1024, 1, 1, 0, 8, 0}, IN_BOTH | ONLY_BENCH, 0},
+    {0},
+};

@@ -1,0 +1,176 @@
+#include <math.h>
+
+#include "op_case.h"
+
+#define EPS 1e-6
+
+static void row_moments(const double *x, int64_t width, double *mean, double *rstd) {
+    double m = 0.0, v = 0.0;
+    for (int64_t c = 0; c < width; c++) m += x[c] / (double)width;
+    for (int64_t c = 0; c < width; c++) v += (x[c] - m) * (x[c] - m) / (double)width;
+    *mean = m;
+    *rstd = 1.0 / sqrt(v + (double)(float)EPS);
+}
+
+/* p: rows, width; p[2]: 1 without stats. */
+static void layernorm_body(Run *r) {
+    const int64_t rows = r->p[0], width = r->p[1];
+    Tensor x = input(r, "x", r->act, SHAPE(rows, width), 2.0);
+    Tensor w = input(r, "w", DTYPE_F32, SHAPE(width), 1.0);
+    Tensor b = input(r, "b", DTYPE_F32, SHAPE(width), 1.0);
+    Tensor y = output(r, "y", r->act, SHAPE(rows, width));
+    Tensor stats = r->p[2] ? tensor_none() : output(r, "stats", DTYPE_F32, SHAPE(rows, 2));
+    CALL(r, layernorm, y, stats, x, w, b, (float)EPS);
+    if (!r->reference) return;
+    double *e = expected(r, y), *s = expected(r, stats);
+    for (int64_t i = 0; i < rows; i++) {
+        double mean, rstd;
+        row_moments(values(r, x) + i * width, width, &mean, &rstd);
+        if (s) s[2 * i] = mean;
+        if (s) s[2 * i + 1] = rstd;
+        for (int64_t c = 0; c < width; c++)
+            e[i * width + c] =
+                (values(r, x)[i * width + c] - mean) * rstd * values(r, w)[c] + values(r, b)[c];
+    }
+}
+
+typedef struct Stats {
+    Run *r;
+    Tensor x;
+    int64_t width;
+} Stats;
+
+static double stats_value(int64_t i, void *user) {
+    const Stats *s = user;
+    double mean, rstd;
+    row_moments(values(s->r, s->x) + i / 2 * s->width, s->width, &mean, &rstd);
+    return i % 2 ? rstd : mean;
+}
+
+static void layernorm_backward_body(Run *r) {
+    const int64_t rows = r->p[0], width = r->p[1];
+    Tensor dy = input(r, "dy", r->act, SHAPE(rows, width), 1.0);
+    Tensor x = input(r, "x", r->act, SHAPE(rows, width), 2.0);
+    Tensor w = input(r, "w", DTYPE_F32, SHAPE(width), 1.0);
+    Stats s = {r, x, width};
+    Tensor stats = input_of(r, "stats", DTYPE_F32, SHAPE(rows, 2), stats_value, &s);
+    Grad dx = gradient(r, "dx", r->act, SHAPE(rows, width));
+    Grad dw = gradient(r, "dw", DTYPE_F32, SHAPE(width));
+    Grad db = gradient(r, "db", DTYPE_F32, SHAPE(width));
+    CALL(r, layernorm_backward, dx, dw, db, dy, x, w, stats);
+    if (!r->reference) return;
+    /* Of a row of one value nothing is left but the rounding of u - mean(u), times rstd =
+     * 1/sqrt(eps). */
+    if (width == 1) r->cancelled = 1.0 / sqrt(EPS);
+    double *ex = expected(r, dx.t), *ew = expected(r, dw.t), *eb = expected(r, db.t);
+    for (int64_t i = 0; i < rows; i++) {
+        const double *v = values(r, x) + i * width, *g = values(r, dy) + i * width;
+        double mean, rstd, mean_u = 0.0, mean_ux = 0.0;
+        row_moments(v, width, &mean, &rstd);
+        for (int64_t c = 0; c < width; c++) {
+            const double u = g[c] * values(r, w)[c], xhat = (v[c] - mean) * rstd;
+            mean_u += u / (double)width;
+            mean_ux += u * xhat / (double)width;
+            if (ew) ew[c] += g[c] * xhat;
+            if (eb) eb[c] += g[c];
+        }
+        for (int64_t c = 0; ex && c < width; c++)
+            ex[i * width + c] =
+                rstd * (g[c] * values(r, w)[c] - mean_u - (v[c] - mean) * rstd * mean_ux);
+    }
+}
+
+/* p: outer, reduce, inner; p[3]: 1 without norms. Column 0 of every softnorm input is zero. */
+static double softnorm_value(int64_t i, void *user) {
+    Run *r = user;
+    return i % r->p[2] == 0 && r->p[2] > 1 ? 0.0 : random_normal(r);
+}
+
+static double column_norm(Run *r, Tensor g, int64_t o, int64_t i) {
+    const int64_t reduce = r->p[1], inner = r->p[2];
+    double sum = 0.0;
+    for (int64_t j = 0; j < reduce; j++)
+        sum += pow(values(r, g)[(o * reduce + j) * inner + i], 2.0);
+    return sqrt(sum);
+}
+
+static void softnorm_body(Run *r) {
+    const int64_t outer = r->p[0], reduce = r->p[1], inner = r->p[2];
+    Tensor g = input_of(r, "g", DTYPE_F32, SHAPE(outer, reduce, inner), softnorm_value, r);
+    Tensor y = output(r, "y", DTYPE_F32, SHAPE(outer, reduce, inner));
+    Tensor norms = r->p[3] ? tensor_none() : output(r, "norms", DTYPE_F32, SHAPE(outer, inner));
+    CALL(r, softnorm, y, norms, g);
+    if (!r->reference) return;
+    double *e = expected(r, y), *n = expected(r, norms);
+    for (int64_t o = 0; o < outer; o++) {
+        for (int64_t i = 0; i < inner; i++) {
+            const double norm = column_norm(r, g, o, i);
+            if (n) n[o * inner + i] = norm;
+            for (int64_t j = 0; j < reduce; j++) {
+                const int64_t at = (o * reduce + j) * inner + i;
+                e[at] = values(r, g)[at] / (norm + 1.0);
+            }
+        }
+    }
+}
+
+typedef struct Norms {
+    Run *r;
+    Tensor g;
+} Norms;
+
+static double norms_value(int64_t i, void *user) {
+    const Norms *n = user;
+    return column_norm(n->r, n->g, i / n->r->p[2], i % n->r->p[2]);
+}
+
+static void softnorm_backward_body(Run *r) {
+    const int64_t outer = r->p[0], reduce = r->p[1], inner = r->p[2];
+    Tensor g = input_of(r, "g", DTYPE_F32, SHAPE(outer, reduce, inner), softnorm_value, r);
+    Tensor dy = input(r, "dy", DTYPE_F32, SHAPE(outer, reduce, inner), 1.0);
+    Norms user = {r, g};
+    Tensor norms = input_of(r, "norms", DTYPE_F32, SHAPE(outer, inner), norms_value, &user);
+    Grad dg = gradient(r, "dg", DTYPE_F32, SHAPE(outer, reduce, inner));
+    CALL(r, softnorm_backward, dg, dy, g, norms);
+    double *e = r->reference ? expected(r, dg.t) : NULL;
+    for (int64_t oi = 0; e && oi < outer * inner; oi++) {
+        const int64_t o = oi / inner, i = oi % inner;
+        const double norm = column_norm(r, g, o, i), rate = 1.0 / (norm + 1.0);
+        double t = 0.0;
+        for (int64_t j = 0; j < reduce; j++) {
+            const int64_t at = (o * reduce + j) * inner + i;
+            t += values(r, g)[at] * values(r, dy)[at];
+        }
+        for (int64_t j = 0; j < reduce; j++) {
+            const int64_t at = (o * reduce + j) * inner + i;
+            e[at] = rate * values(r, dy)[at];
+            if (norm > 0.0) e[at] -= rate * rate * t / norm * values(r, g)[at];
+        }
+    }
+}
+
+#define BOTH (IN_BOTH | ANY_THREADS)
+#define F32  (IN_F32 | ANY_THREADS)
+
+const OpCase cases_norm[] = {
+    {"layernorm", layernorm_body, {1, 1}, BOTH, 0},
+    {"layernorm", layernorm_body, {5, 24}, BOTH, 0},
+    {"layernorm", layernorm_body, {150, 191, 1}, BOTH, 0},
+    {"layernorm", layernorm_body, {3, 2500}, BOTH, 0},
+    {"layernorm_backward", layernorm_backward_body, {1, 1}, BOTH, 0},
+    {"layernorm_backward", layernorm_backward_body, {7, 24}, BOTH, 0},
+    {"layernorm_backward", layernorm_backward_body, {333, 191}, BOTH, 0},
+    {"layernorm_backward", layernorm_backward_body, {19, 1500}, BOTH, 0},
+    {"softnorm", softnorm_body, {1, 1, 1}, F32, 0},
+    {"softnorm", softnorm_body, {6, 8, 8}, F32, 0},
+    {"softnorm", softnorm_body, {5, 9, 1, 1}, F32, 0},
+    {"softnorm", softnorm_body, {3, 33, 1031}, F32, 0},
+    {"softnorm_backward", softnorm_backward_body, {1, 1, 1}, F32, 0},
+    {"softnorm_backward", softnorm_backward_body, {6, 8, 8}, F32, 0},
+    {"softnorm_backward", softnorm_backward_body, {5, 9, 1}, F32, 0},
+    {"softnorm_backward", softnorm_backward_body, {3, 33, 1031}, F32, 0},
+    {"layernorm", layernorm_body, {196, 192}, IN_BOTH | ONLY_BENCH, 0},
+    {"layernorm", layernorm_body, {6272, 192}, IN_BOTH | ONLY_BENCH, 0},
+    {"layernorm_backward", layernorm_backward_body, {6272, 192}, IN_BOTH | ONLY_BENCH, 0},
+    {0},
+};
