@@ -51,14 +51,6 @@ static Status make_dataset(int64_t images, Dataset **out) {
     return s;
 }
 
-static ImageOptions decode_options(void) {
-    ImageOptions o = image_options_default();
-    o.max_pixels = settings.data.max_pixels;
-    o.apply_orientation = settings.data.exif_orientation;
-    o.strict = settings.data.strict_decode;
-    return o;
-}
-
 /* ---- stages, one thread ---- */
 
 typedef struct StageWork {
@@ -73,7 +65,7 @@ static Status time_picture(StageWork *w, int64_t i, Stages *sum) {
     size_t size;
     bool owned;
     Image image = {0};
-    ImageOptions options = decode_options();
+    ImageOptions options = data_image_options(&settings.data);
     const char *name = dataset_name(w->dataset, i);
     TRY(dataset_bytes(w->dataset, i, &bytes, &size, &owned));
     double start = bench_clock();
@@ -147,7 +139,7 @@ static Status time_loader(const Bench *b, const Dataset *d, bool training, int w
         .seed = 1,
         .shuffle = training,
         .max_corrupt = settings.data.max_corrupt,
-        .image = decode_options(),
+        .image = data_image_options(&settings.data),
     };
     Loader *l;
     progress_line(10, "loader: %s batches, %d threads", training ? "training" : "evaluation",
@@ -168,20 +160,20 @@ static void report_json(JsonWriter *j, const Stages *s, const Throughput *t, con
     json_key(j, "loader");
     json_begin_object(j);
     json_pair_string(j, "source", source);
-    json_pair_number(j, "mean_bytes", s->bytes / n);
-    json_pair_number(j, "mean_pixels", s->pixels / n);
+    bench_number(j, "mean_bytes", s->bytes / n);
+    bench_number(j, "mean_pixels", s->pixels / n);
     json_pair_int(j, "image_size", settings.preprocess.image_size);
-    json_pair_number(j, "decode_ms", 1e3 * s->decode / n);
-    json_pair_number(j, "augment_ms", 1e3 * s->augment / n);
-    json_pair_number(j, "preprocess_ms", 1e3 * s->preprocess / n);
-    json_pair_number(j, "decode_share", s->decode / train);
-    json_pair_number(j, "resize_share", s->augment / train);
+    bench_number(j, "decode_ms", 1e3 * s->decode / n);
+    bench_number(j, "augment_ms", 1e3 * s->augment / n);
+    bench_number(j, "preprocess_ms", 1e3 * s->preprocess / n);
+    bench_number(j, "decode_share", s->decode / train);
+    bench_number(j, "resize_share", s->augment / train);
     json_pair_int(j, "workers", t->workers);
     json_pair_int(j, "cores", t->cores);
-    json_pair_number(j, "train_images_per_s", t->train);
-    json_pair_number(j, "train_images_per_s_per_core", t->train / cores);
-    json_pair_number(j, "eval_images_per_s", t->evaluate);
-    json_pair_number(j, "eval_images_per_s_per_core", t->evaluate / cores);
+    bench_number(j, "train_images_per_s", t->train);
+    bench_number(j, "train_images_per_s_per_core", t->train / cores);
+    bench_number(j, "eval_images_per_s", t->evaluate);
+    bench_number(j, "eval_images_per_s_per_core", t->evaluate / cores);
     json_end_object(j);
 }
 

@@ -95,10 +95,8 @@ static Status set_up(Classifier *c, Config *config, int count, char **paths) {
     if (options.labels[0]) TRY(model_read_labels(&c->model, options.labels));
     int64_t n = c->model.config.classes;
     c->topk = options.topk < n ? options.topk : n;
-    c->decode = image_options_default();
+    c->decode = data_image_options(&settings.data);
     c->decode.apply_orientation = options.exif == EXIF_APPLY;
-    c->decode.max_pixels = settings.data.max_pixels;
-    c->decode.strict = settings.data.strict_decode;
     TRY(predictor_open(&c->predictor, &c->model, options.batch));
     return classifier_reserve(c);
 }

@@ -154,10 +154,8 @@ static Status add_up(SplitScan *s) {
 }
 
 Status split_scan_decode(SplitScan *s, const DataConfig *c, int threads) {
-    DecodeWork w = {s, image_options_default()};
+    DecodeWork w = {s, data_image_options(c)};
     void *samples;
-    w.options.max_pixels = c->max_pixels;
-    w.options.apply_orientation = c->exif_orientation;
     TRY(mem_alloc(&samples, s->count, sizeof(Sample), "results of the check"));
     s->samples = samples;
     TRY(parallel_for(s->count, threads, decode_sample, show_progress, &w));

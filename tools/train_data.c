@@ -9,14 +9,6 @@
 
 enum { SHOWN_CORRUPT = 20 };
 
-ImageOptions data_image_options(const DataConfig *c) {
-    ImageOptions o = image_options_default();
-    o.max_pixels = c->max_pixels;
-    o.apply_orientation = c->exif_orientation;
-    o.strict = c->strict_decode;
-    return o;
-}
-
 static bool is_utf8(const char *text) {
     size_t left = strlen(text);
     while (left > 0) {

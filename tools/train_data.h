@@ -11,9 +11,6 @@ typedef struct TrainData {
     Loader *train_loader, *val_loader;
 } TrainData;
 
-/* Decoder options of [data]. */
-ImageOptions data_image_options(const DataConfig *c);
-
 /* Opens the train split (which defines the classes) and, unless val_split is "" or "none", the
  * validation split. settings.train.fraction is applied. */
 Status train_data_open(TrainData *d);
