@@ -23,6 +23,8 @@ typedef struct BenchOptions {
     char filter[CONFIG_TEXT]; /* ops: only kernels whose name holds this */
 } BenchOptions;
 
+enum { BENCH_COPIES = 5 };
+
 typedef struct Bench {
     const BenchOptions *options;
     const Config *config;     /* the user's, for model_create */
@@ -31,11 +33,16 @@ typedef struct Bench {
     DType act;
     JsonWriter *json;  /* NULL: print tables */
     double peak_flops; /* measured product ceiling in `act`, FLOP/s; 0: not yet measured */
-    double peak_bytes; /* measured copy ceiling, bytes/s */
+    double peak_bytes[BENCH_COPIES]; /* measured copy ceilings, bytes/s, by bytes moved */
 } Bench;
 
-/* Measures the two ceilings once (a square product in `act`, a copy larger than the caches). */
+/* Measures the ceilings once: a square product in `act`, and copies of growing size, because what
+ * fits into a cache moves faster. */
 Status bench_ceilings(Bench *b);
+/* The copy ceiling for a kernel that moves that many bytes. */
+double bench_copy_ceiling(const Bench *b, double bytes);
+/* Bytes moved by copy i: 1 MB, 4 MB, ... */
+double bench_copy_bytes(const Bench *b, int i);
 
 Status bench_ops(Bench *b);
 Status bench_step(Bench *b);
@@ -52,6 +59,9 @@ double bench_median(double *values, int64_t n);
 /* Writes a tar file of `count` JPEG pictures of 500x375 (train/0/00000.jpg, ...) with the
  * statistics of photographs: gradients, noise on every scale, about 82 KB each. */
 Status bench_pictures(const char *path, int64_t count);
+
+/* A number of a result, six digits. */
+void bench_number(JsonWriter *w, const char *key, double value);
 
 /* Monotonic clock in seconds. */
 double bench_clock(void);

@@ -323,7 +323,7 @@ static Status call_case(void *user) {
 
 /* The time that the ceilings allow, over the time taken. */
 static double ceiling_share(const Bench *b, const OpRun *r, double seconds) {
-    double product = r->flops / b->peak_flops, traffic = r->bytes / b->peak_bytes;
+    double product = r->flops / b->peak_flops, traffic = r->bytes / bench_copy_ceiling(b, r->bytes);
     return (product > traffic ? product : traffic) / seconds;
 }
 
@@ -334,10 +334,10 @@ static void report_case(Bench *b, const OpRun *r, double seconds) {
         json_begin_object(b->json);
         json_pair_string(b->json, "op", r->op->slot);
         json_pair_string(b->json, "case", r->op->note);
-        json_pair_number(b->json, "ms", 1e3 * seconds);
-        json_pair_number(b->json, "gflops", gflops);
-        json_pair_number(b->json, "gbytes_per_s", gbytes);
-        json_pair_number(b->json, "ceiling_share", share);
+        bench_number(b->json, "ms", 1e3 * seconds);
+        bench_number(b->json, "gflops", gflops);
+        bench_number(b->json, "gbytes_per_s", gbytes);
+        bench_number(b->json, "ceiling_share", share);
         json_end_object(b->json);
     } else {
         out_printf("%-24s %-22s %9.4f %9.1f %9.1f %7.0f %%\n", r->op->slot, r->op->note,
@@ -369,21 +369,39 @@ static Status check_slots(void) {
     return STATUS_OK;
 }
 
+static void report_ceilings(const Bench *b) {
+    json_key(b->json, "ceilings");
+    json_begin_object(b->json);
+    bench_number(b->json, "gflops", 1e-9 * b->peak_flops);
+    json_key(b->json, "copies");
+    json_begin_array(b->json);
+    for (int i = 0; i < BENCH_COPIES; i++) {
+        json_begin_object(b->json);
+        bench_number(b->json, "bytes", bench_copy_bytes(b, i));
+        bench_number(b->json, "gbytes_per_s", 1e-9 * b->peak_bytes[i]);
+        json_end_object(b->json);
+    }
+    json_end_array(b->json);
+    json_end_object(b->json);
+}
+
 static void report_head(const Bench *b) {
     if (b->json) {
         json_key(b->json, "ops");
         json_begin_object(b->json);
-        json_pair_number(b->json, "peak_gflops", 1e-9 * b->peak_flops);
-        json_pair_number(b->json, "peak_gbytes_per_s", 1e-9 * b->peak_bytes);
         json_pair_int(b->json, "batch", b->options->batch);
+        report_ceilings(b);
         json_key(b->json, "cases");
         json_begin_array(b->json);
-    } else {
-        out_printf("ceilings: product %.0f GFLOP/s in %s, copy %.1f GB/s\n", 1e-9 * b->peak_flops,
-                   dtype_name(b->act), 1e-9 * b->peak_bytes);
-        out_printf("%-24s %-22s %9s %9s %9s %9s\n", "kernel", "at", "ms", "GFLOP/s", "GB/s",
-                   "ceiling");
+        return;
     }
+    out_printf("ceilings: product %.0f GFLOP/s in %s; copy", 1e-9 * b->peak_flops,
+               dtype_name(b->act));
+    for (int i = 0; i < BENCH_COPIES; i++)
+        out_printf("%s %.0f GB/s of %.0f MB", i ? "," : "", 1e-9 * b->peak_bytes[i],
+                   bench_copy_bytes(b, i) / (1 << 20));
+    out_printf("\n%-24s %-22s %9s %9s %9s %9s\n", "kernel", "at", "ms", "GFLOP/s", "GB/s",
+               "ceiling");
 }
 
 Status bench_ops(Bench *b) {

@@ -24,10 +24,10 @@ static void report_pass(const Bench *b, const PassResult *r) {
         json_key(b->json, r->what);
         json_begin_object(b->json);
         json_pair_int(b->json, "batch", r->batch);
-        json_pair_number(b->json, "ms", 1e3 * r->seconds);
-        json_pair_number(b->json, "images_per_s", per_second);
-        json_pair_number(b->json, "gflops", 1e-9 * flops);
-        json_pair_number(b->json, "ceiling_share", flops / b->peak_flops);
+        bench_number(b->json, "ms", 1e3 * r->seconds);
+        bench_number(b->json, "images_per_s", per_second);
+        bench_number(b->json, "gflops", 1e-9 * flops);
+        bench_number(b->json, "ceiling_share", flops / b->peak_flops);
         json_end_object(b->json);
     } else {
         out_printf("%-18s batch %-4lld %9.2f ms %9.1f img/s %9.0f GFLOP/s %5.0f %% of the product "

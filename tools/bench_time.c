@@ -1,6 +1,7 @@
 /* Clocks, medians, test data and ceilings of `ttv bench`. */
 #include "tools/bench.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -119,32 +120,56 @@ static Status take_filled(Device *d, DType dtype, int64_t rows, int64_t columns,
     return bench_fill(d, *out, 1);
 }
 
-static Status measure_ceilings(Bench *b) {
+static Status measure_product(Bench *b) {
     Device *d = b->device;
-    bool cuda = d->kind == DEVICE_CUDA;
+    int64_t n = d->kind == DEVICE_CUDA ? 8192 : 2048;
     Ceiling c = {.device = d};
     double seconds;
-
-    int64_t n = cuda ? 8192 : 2048;
     TRY(take_filled(d, b->act, n, n, &c.y));
     TRY(take_filled(d, b->act, n, n, &c.x));
     TRY(take_filled(d, b->act, n, n, &c.w));
     TRY(bench_time(d, run_product, &c, b->options->seconds, &seconds));
     b->peak_flops = 2.0 * (double)n * (double)n * (double)n / seconds;
-
-    arena_reset(&d->step);
-    int64_t columns = 1 << 20,
-            rows = cuda ? 256 : 32; /* F32: 1 GiB and 128 MiB, beyond any cache */
-    TRY(take_filled(d, DTYPE_F32, rows, columns, &c.y));
-    TRY(take_filled(d, DTYPE_F32, rows, columns, &c.x));
-    TRY(bench_time(d, run_copy, &c, b->options->seconds, &seconds));
-    b->peak_bytes = 2.0 * (double)tensor_bytes(c.x) / seconds;
     return STATUS_OK;
+}
+
+double bench_copy_bytes(const Bench *b, int i) {
+    int64_t first = b->device->kind == DEVICE_CUDA ? 1 << 23 : 1 << 20;
+    return (double)(first << (2 * i));
+}
+
+static Status measure_copy(Bench *b, int i) {
+    Device *d = b->device;
+    Ceiling c = {.device = d};
+    double seconds;
+    int64_t floats =
+        (int64_t)bench_copy_bytes(b, i) / (2 * (int64_t)sizeof(float)); /* read, written */
+    TRY(take_filled(d, DTYPE_F32, 1, floats, &c.y));
+    TRY(take_filled(d, DTYPE_F32, 1, floats, &c.x));
+    TRY(bench_time(d, run_copy, &c, b->options->seconds, &seconds));
+    b->peak_bytes[i] = bench_copy_bytes(b, i) / seconds;
+    return STATUS_OK;
+}
+
+double bench_copy_ceiling(const Bench *b, double bytes) {
+    int i = 0;
+    while (i + 1 < BENCH_COPIES && bytes > bench_copy_bytes(b, i)) i++;
+    return b->peak_bytes[i];
 }
 
 Status bench_ceilings(Bench *b) {
     if (b->peak_flops > 0) return STATUS_OK;
-    Status s = measure_ceilings(b);
+    Status s = measure_product(b);
+    for (int i = 0; i < BENCH_COPIES && s == STATUS_OK; i++) {
+        arena_reset(&b->device->step);
+        s = measure_copy(b, i);
+    }
     arena_reset(&b->device->step);
     return status_context(s, "measuring the ceilings");
+}
+
+void bench_number(JsonWriter *w, const char *key, double value) {
+    char text[32];
+    snprintf(text, sizeof text, "%.6g", value);
+    json_pair_number(w, key, strtod(text, NULL));
 }
