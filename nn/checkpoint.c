@@ -174,16 +174,18 @@ Status checkpoint_resolve(const char *path, char **weights) {
     char *state;
     for (int last = 0; last < 2; last++) {
         const char *which = last ? "last" : "best";
-        if (!manifest_exists(path, which)) continue;
+        bool exists;
+        TRY(manifest_exists(path, which, &exists));
+        if (!exists) continue;
         TRY(checkpoint_find(path, which, weights, &state));
         mem_free(state);
         return STATUS_OK;
     }
     char *model;
     TRY(path_join(&model, path, "model.safetensors"));
-    bool exists = file_exists(model);
+    bool has_model = file_exists(model);
     mem_free(model);
-    if (exists) return mem_string(weights, path);
+    if (has_model) return mem_string(weights, path);
     return status_set(STATUS_DATA,
                       "%s: expected a checkpoint, but this folder holds no best.json, last.json or "
                       "model.safetensors",

@@ -1,12 +1,14 @@
 /* Checkpoints in a run folder.
  *
  *   checkpoints/step-00001200.safetensors        weights, published names, F32; metadata below
- *   checkpoints/step-00001200.state.safetensors  optim.m.<name>, optim.v.<name>; counters in metadata
- *   last.json, best.json                         manifests, written last: file names, bytes, CRC-32C, step, metric
- *   last.safetensors, best.safetensors           links to the weights, for people
+ *   checkpoints/step-00001200.state.safetensors  optim.m.<name>, optim.v.<name>; counters in
+ * metadata last.json, best.json                         manifests, written last: file names, bytes,
+ * CRC-32C, step, metric last.safetensors, best.safetensors           links to the weights, for
+ * people
  *
- * A save writes weights and state (atomic each), then the manifest, then prunes. Whatever dies in between,
- * the manifest names complete files. A manifest whose files do not match in size or CRC is refused.
+ * A save writes weights and state (atomic each), then the manifest, then prunes. Whatever dies in
+ * between, the manifest names complete files. A manifest whose files do not match in size or CRC is
+ * refused.
  */
 #ifndef TTV_NN_CHECKPOINT_H
 #define TTV_NN_CHECKPOINT_H
@@ -15,32 +17,36 @@
 
 /* Where training stands. */
 typedef struct TrainState {
-    int64_t step;         /* optimiser steps attempted, skipped ones included: drives the schedule */
+    int64_t step; /* optimiser steps attempted, skipped ones included: drives the schedule */
     int64_t epoch;
-    int64_t cursor;       /* samples of this epoch already consumed */
-    int64_t skipped;      /* steps skipped as non-finite, in all */
-    int64_t skipped_row;  /* in a row, now */
-    double best_metric;   /* NAN: none yet */
+    int64_t cursor;      /* samples of this epoch already consumed */
+    int64_t skipped;     /* steps skipped as non-finite, in all */
+    int64_t skipped_row; /* in a row, now */
+    double best_metric;  /* NAN: none yet */
     int64_t best_step;
-    int64_t validated_step; /* last one that was validated, so that a resume makes up for a missed one */
+    int64_t validated_step; /* last one that was validated, so that a resume makes up for a missed
+                               one */
     uint64_t seed;
-    double loss_sum;      /* running epoch loss, so that a resumed epoch reports the same mean */
+    double loss_sum; /* running epoch loss, so that a resumed epoch reports the same mean */
     int64_t loss_count;
 } TrainState;
 
-/* Saves and, when `is_best`, points best.json here too; keeps the newest `keep` step files besides last and
- * best (0: only those). `meta`: model config, class names, preprocessing... stored with the weights. */
-Status checkpoint_save(const char *run_folder, Params *p, AdamW *o, const TrainState *s, double metric,
-                       bool is_best, int keep, const SafeMeta *meta, int64_t meta_count);
+/* Saves and, when `is_best`, points best.json here too; keeps the newest `keep` step files besides
+ * last and best (0: only those). `meta`: model config, class names, preprocessing... stored with
+ * the weights. */
+Status checkpoint_save(const char *run_folder, Params *p, AdamW *o, const TrainState *s,
+                       double metric, bool is_best, int keep, const SafeMeta *meta,
+                       int64_t meta_count);
 
 /* Paths behind a manifest ("last" or "best") after checking sizes and CRCs (mem_free both). */
 Status checkpoint_find(const char *run_folder, const char *which, char **weights, char **state);
 
 /* Restores weights, moments and counters; everything must match the Params. */
-Status checkpoint_resume(const char *run_folder, const char *which, Params *p, AdamW *o, TrainState *s);
+Status checkpoint_resume(const char *run_folder, const char *which, Params *p, AdamW *o,
+                         TrainState *s);
 
-/* `path` may be a .safetensors file, a shard index, or a run folder (its best, else its last): the weights'
- * path (mem_free). */
+/* `path` may be a .safetensors file, a shard index, or a run folder (its best, else its last): the
+ * weights' path (mem_free). */
 Status checkpoint_resolve(const char *path, char **weights);
 
 #endif

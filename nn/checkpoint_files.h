@@ -25,7 +25,7 @@ typedef struct Manifest {
 Status manifest_read(const char *run_folder, const char *which, Manifest *m);
 /* Atomic; then the link <which>.safetensors, whose failure is only logged. */
 Status manifest_write(const char *run_folder, const char *which, const Manifest *m);
-bool manifest_exists(const char *run_folder, const char *which);
+Status manifest_exists(const char *run_folder, const char *which, bool *exists);
 /* Fills sizes and CRCs from the files. */
 Status manifest_measure(const char *run_folder, Manifest *m);
 /* STATUS_DATA when a file differs in size or CRC from what the manifest says. */

@@ -25,12 +25,12 @@ static Status file_path(const char *run_folder, const char *name, const char *su
     return path_join(out, run_folder, text);
 }
 
-bool manifest_exists(const char *run_folder, const char *which) {
+Status manifest_exists(const char *run_folder, const char *which, bool *exists) {
     char *path;
-    if (file_path(run_folder, which, ".json", &path) != STATUS_OK) return false;
-    bool exists = file_exists(path);
+    TRY(file_path(run_folder, which, ".json", &path));
+    *exists = file_exists(path);
     mem_free(path);
-    return exists;
+    return STATUS_OK;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */

@@ -45,7 +45,8 @@ static bool names_weights(const Manifest *m, StepName n) {
 
 /* ---- names for a new save -------------------------------------------------------------------- */
 
-/* What last.json and best.json name. known: every manifest that exists could be read. */
+/* What last.json and best.json name. known: every manifest that exists could be read; when it is
+ * not, any file may be in use. */
 typedef struct InUse {
     Manifest of[2];
     int count;
@@ -57,7 +58,8 @@ static void find_in_use(const char *run_folder, InUse *u) {
     u->count = 0;
     u->known = true;
     for (int i = 0; i < 2; i++) {
-        if (!manifest_exists(run_folder, which[i])) continue;
+        bool exists = true;
+        if (manifest_exists(run_folder, which[i], &exists) == STATUS_OK && !exists) continue;
         if (manifest_read(run_folder, which[i], &u->of[u->count]) == STATUS_OK)
             u->count++;
         else

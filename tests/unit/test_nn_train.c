@@ -461,7 +461,9 @@ static void allocation_failures_lose_nothing(void **unused) {
         bool pending = mem_fail_pending();
         mem_fail_at(0);
         if (s != STATUS_OK) assert_int_equal(s, STATUS_MEMORY);
-        if (manifest_exists(folder, "last"))
+        bool exists;
+        check_ok(manifest_exists(folder, "last", &exists));
+        if (exists)
             check_ok(checkpoint_resume(folder, "last", &toy->params, &toy->optim, &toy->state));
         toy_free(toy);
         if (!pending) continue;
