@@ -159,10 +159,12 @@ static void quote(const char *text, char *out, size_t size) {
 
 /* The shortest decimal that reads back to the same double. */
 static void float_text(double value, char *out, size_t size) {
+    char text[40];
     for (int digits = 6; digits <= 17; digits++) {
-        snprintf(out, size, "%.*g", digits, value);
-        if (strtod(out, NULL) == value) return;
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) break;
     }
+    snprintf(out, size, "%s", text);
 }
 
 void option_value_text(const Option *o, const void *values, char *out, size_t size) {
