@@ -13,10 +13,11 @@
 #include "datasets/loader.h"
 #include "tools/cli.h"
 
-/* Single-thread seconds a picture. */
+/* Single-thread seconds, summed over the pictures. Training decodes the drawn region only. */
 typedef struct Stages {
-    double decode, augment, preprocess;
-    double bytes, pixels; /* means of the pictures used */
+    double decode_region, augment; /* of training */
+    double decode, preprocess;     /* of evaluation */
+    double bytes, pixels;
     int64_t pictures;
 } Stages;
 
@@ -55,52 +56,70 @@ static Status make_dataset(int64_t images, Dataset **out) {
 
 typedef struct StageWork {
     const Dataset *dataset;
-    ResizeScratch scratch;
+    ResizeScratch resize;
+    ImageScratch pixels;
     uint8_t *output;
-    double decode, augment, preprocess;
 } StageWork;
+
+/* The stages of datasets/loader_sample.c, one by one. */
+static Status time_training(StageWork *w, const void *bytes, size_t size, int64_t i, Stages *sum) {
+    const char *name = dataset_name(w->dataset, i);
+    ImageOptions options = data_image_options(&settings.data);
+    Rng rng = rng_stream(1, RNG_AUGMENT, (uint64_t)sum->pictures, (uint64_t)i);
+    Image image;
+    ImageInfo info;
+    double start = bench_clock();
+    TRY(image_probe(bytes, size, name, &info));
+    ImageRegion region = augment_region(&settings.augment, info.width, info.height, &rng);
+    TRY(image_decode_region(bytes, size, name, &options, &region, &w->pixels, &image));
+    double decoded = bench_clock();
+    TRY(augment_region_apply(&settings.augment, &settings.preprocess, &image, &rng, w->output,
+                             &w->resize));
+    sum->decode_region += decoded - start;
+    sum->augment += bench_clock() - decoded;
+    sum->pixels += (double)(info.width * info.height);
+    return STATUS_OK;
+}
+
+static Status time_evaluation(StageWork *w, const void *bytes, size_t size, int64_t i,
+                              Stages *sum) {
+    ImageOptions options = data_image_options(&settings.data);
+    Image image;
+    double start = bench_clock();
+    TRY(image_decode_region(bytes, size, dataset_name(w->dataset, i), &options, NULL, &w->pixels,
+                            &image));
+    double decoded = bench_clock();
+    TRY(preprocess_apply(&settings.preprocess, &image, w->output, &w->resize));
+    sum->decode += decoded - start;
+    sum->preprocess += bench_clock() - decoded;
+    return STATUS_OK;
+}
 
 static Status time_picture(StageWork *w, int64_t i, Stages *sum) {
     const void *bytes;
     size_t size;
     bool owned;
-    Image image = {0};
-    ImageOptions options = data_image_options(&settings.data);
-    const char *name = dataset_name(w->dataset, i);
     TRY(dataset_bytes(w->dataset, i, &bytes, &size, &owned));
-    double start = bench_clock();
-    Status s = image_decode(bytes, size, name, &options, &image, NULL);
-    double decoded = bench_clock();
-    Rng rng = rng_stream(1, RNG_AUGMENT, 0, (uint64_t)i);
-    if (s == STATUS_OK)
-        s = augment_apply(&settings.augment, &settings.preprocess, &image, &rng, w->output,
-                          &w->scratch);
-    double augmented = bench_clock();
-    if (s == STATUS_OK) s = preprocess_apply(&settings.preprocess, &image, w->output, &w->scratch);
-    double preprocessed = bench_clock();
-    sum->decode += decoded - start;
-    sum->augment += augmented - decoded;
-    sum->preprocess += preprocessed - augmented;
+    Status s = time_training(w, bytes, size, i, sum);
+    if (s == STATUS_OK) s = time_evaluation(w, bytes, size, i, sum);
     sum->bytes += (double)size;
-    sum->pixels += (double)(image.width * image.height);
     sum->pictures++;
-    image_free(&image);
     if (owned) mem_free((void *)(uintptr_t)bytes);
     return s;
 }
 
 static Status time_stages(const Bench *b, const Dataset *d, Stages *out) {
     StageWork w = {.dataset = d};
-    int64_t side = settings.preprocess.image_size;
+    int64_t side = settings.preprocess.image_size, count = dataset_count(d);
     TRY(mem_alloc((void **)&w.output, side * side * 3, 1, "loader bench"));
-    int64_t count = dataset_count(d);
     Status s = time_picture(&w, 0, out); /* warm-up: tables, first pages */
     *out = (Stages){0};
     double start = bench_clock();
     for (int64_t i = 0; s == STATUS_OK && (i < 8 || bench_clock() - start < b->options->seconds);
          i++)
         s = time_picture(&w, i % count, out);
-    resize_scratch_free(&w.scratch);
+    image_scratch_free(&w.pixels);
+    resize_scratch_free(&w.resize);
     mem_free(w.output);
     return s;
 }
@@ -154,44 +173,53 @@ static Status time_loader(const Bench *b, const Dataset *d, bool training, int w
 
 /* ---- report ---- */
 
+static double cores_used(const Throughput *t) {
+    return t->workers < t->cores ? t->workers : t->cores;
+}
+
 static void report_json(JsonWriter *j, const Stages *s, const Throughput *t, const char *source) {
-    double n = (double)s->pictures, cores = t->workers < t->cores ? t->workers : t->cores;
-    double train = s->decode + s->augment;
+    double n = (double)s->pictures, train = s->decode_region + s->augment;
     json_key(j, "loader");
     json_begin_object(j);
     json_pair_string(j, "source", source);
     bench_number(j, "mean_bytes", s->bytes / n);
     bench_number(j, "mean_pixels", s->pixels / n);
     json_pair_int(j, "image_size", settings.preprocess.image_size);
-    bench_number(j, "decode_ms", 1e3 * s->decode / n);
-    bench_number(j, "augment_ms", 1e3 * s->augment / n);
-    bench_number(j, "preprocess_ms", 1e3 * s->preprocess / n);
-    bench_number(j, "decode_share", s->decode / train);
-    bench_number(j, "resize_share", s->augment / train);
+    bench_number(j, "train_decode_ms", 1e3 * s->decode_region / n);
+    bench_number(j, "train_augment_ms", 1e3 * s->augment / n);
+    bench_number(j, "train_decode_share", s->decode_region / train);
+    bench_number(j, "train_augment_share", s->augment / train);
+    bench_number(j, "eval_decode_ms", 1e3 * s->decode / n);
+    bench_number(j, "eval_resize_ms", 1e3 * s->preprocess / n);
     json_pair_int(j, "workers", t->workers);
     json_pair_int(j, "cores", t->cores);
     bench_number(j, "train_images_per_s", t->train);
-    bench_number(j, "train_images_per_s_per_core", t->train / cores);
+    bench_number(j, "train_images_per_s_per_core", t->train / cores_used(t));
     bench_number(j, "eval_images_per_s", t->evaluate);
-    bench_number(j, "eval_images_per_s_per_core", t->evaluate / cores);
+    bench_number(j, "eval_images_per_s_per_core", t->evaluate / cores_used(t));
     json_end_object(j);
 }
 
+static void report_stage(const char *what, const char *rest, double decode, double resize,
+                         double n) {
+    out_printf("%-11s one thread: decode %.3f ms (%.0f %%), %s %.3f ms (%.0f %%): %.0f img/s\n",
+               what, 1e3 * decode / n, 100 * decode / (decode + resize), rest, 1e3 * resize / n,
+               100 * resize / (decode + resize), n / (decode + resize));
+}
+
 static void report_text(const Stages *s, const Throughput *t, const char *source) {
-    double n = (double)s->pictures, cores = t->workers < t->cores ? t->workers : t->cores;
-    double train = s->decode + s->augment;
+    double n = (double)s->pictures;
     char line[256];
     preprocess_text(&settings.preprocess, line, sizeof line);
     out_printf("loader on %s: %.0f KB and %.2f megapixels a picture\n", source, 1e-3 * s->bytes / n,
                1e-6 * s->pixels / n);
-    out_printf("evaluation: %s\n", line);
-    out_printf("one thread: decode %.3f ms (%.0f %% of training), crop + resize + flip %.3f ms "
-               "(%.0f %%), evaluation resize %.3f ms\n",
-               1e3 * s->decode / n, 100 * s->decode / train, 1e3 * s->augment / n,
-               100 * s->augment / train, 1e3 * s->preprocess / n);
+    out_printf("evaluation does: %s\n", line);
+    report_stage("training", "resize and flip", s->decode_region, s->augment, n);
+    report_stage("evaluation", "resize", s->decode, s->preprocess, n);
     out_printf("%d threads on %d cores: training %.0f img/s (%.0f a core), evaluation %.0f img/s "
                "(%.0f a core)\n",
-               t->workers, t->cores, t->train, t->train / cores, t->evaluate, t->evaluate / cores);
+               t->workers, t->cores, t->train, t->train / cores_used(t), t->evaluate,
+               t->evaluate / cores_used(t));
 }
 
 static Status measure(Bench *b, const Dataset *d, const char *source) {
