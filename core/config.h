@@ -4,6 +4,10 @@
  * same table parses files, `--set section.key=value`, command-line flags, prints --help and the
  * resolved copy. Unknown, duplicate and ill-typed keys are fatal: "configs/x.ini:14: unknown key
  * 'deph' in [model]; did you mean 'depth'?".
+ *
+ * Files: `key = value` lines under `[section]`; a comment starts with ; or # at the line's begin or
+ * behind a blank; a value in double quotes may hold anything (escapes \" \\ \n \t \xNN). At most 1
+ * MiB, no NUL byte. Faults in files are STATUS_DATA, in --set and flags STATUS_USAGE.
  */
 #ifndef TTV_CORE_CONFIG_H
 #define TTV_CORE_CONFIG_H
@@ -64,9 +68,9 @@ Status config_read_text(Config *c, const char *text, size_t size, const char *na
 Status config_set(Config *c, const char *assignment, const char *origin);
 
 /* By flag name ("batch-size"): STATUS_USAGE when no option has that flag. value NULL: a boolean set
- * to true. */
+ * to true, or to false through "no-<flag>". */
 Status config_set_flag(Config *c, const char *flag, const char *value);
-/* The option behind a flag, or NULL. */
+/* The option behind a flag ("no-<flag>" of a boolean included), or NULL. */
 const Option *config_find_flag(const Config *c, const char *flag);
 
 /* Whether a key was set by anyone (file, flag) rather than left at its default. */

@@ -18,7 +18,8 @@ typedef struct FileMap {
     size_t size;
 } FileMap;
 
-/* Read-only map of a regular file. */
+/* Read-only map of a regular file. Whoever shortens the file in place meanwhile kills the reader
+ * with SIGBUS; replacing it by rename, as FileWriter does, is safe. */
 Status file_map(const char *path, FileMap *map);
 void file_unmap(FileMap *map);
 

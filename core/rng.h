@@ -1,8 +1,8 @@
 /* Counter-based randomness: Philox4x32-10 (Salmon et al., SC'11).
  *
- * A stream is named by (seed, purpose, a, b) - for example (seed, RNG_AUGMENT, epoch, sample index) -
- * so a draw never depends on the number of threads, on other draws, or on what ran before a resume.
- * An Rng is a small value: copy it to fork it, keep none between steps.
+ * A stream is named by (seed, purpose, a, b) - for example (seed, RNG_AUGMENT, epoch, sample index)
+ * - so a draw never depends on the number of threads, on other draws, or on what ran before a
+ * resume. An Rng is a small value: copy it to fork it, keep none between steps.
  */
 #ifndef TTV_CORE_RNG_H
 #define TTV_CORE_RNG_H
@@ -38,12 +38,13 @@ void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4
 Rng rng_stream(uint64_t seed, uint32_t purpose, uint64_t a, uint64_t b);
 
 uint32_t rng_u32(Rng *r);
-uint64_t rng_below(Rng *r, uint64_t n);               /* uniform integer in [0,n), n > 0, unbiased */
-double rng_uniform(Rng *r);                           /* [0,1), 53 bits */
-double rng_range(Rng *r, double low, double high);    /* [low, high) */
-double rng_normal(Rng *r);                            /* N(0,1), Box-Muller in double */
-double rng_trunc_normal(Rng *r, double low, double high); /* N(0,1) cut to [low,high] by rejection */
-double rng_beta(Rng *r, double a, double b);          /* Beta(a,b) through two Gamma draws */
+uint64_t rng_below(Rng *r, uint64_t n);            /* uniform integer in [0,n), n > 0, unbiased */
+double rng_uniform(Rng *r);                        /* [0,1), 53 bits */
+double rng_range(Rng *r, double low, double high); /* [low, high) */
+double rng_normal(Rng *r);                         /* N(0,1), Box-Muller in double */
+double rng_trunc_normal(Rng *r, double low,
+                        double high);                  /* N(0,1) cut to [low,high] by rejection */
+double rng_beta(Rng *r, double a, double b);           /* Beta(a,b) through two Gamma draws */
 void rng_permutation(Rng *r, int64_t *out, int64_t n); /* Fisher-Yates of 0..n-1 */
 
 #endif

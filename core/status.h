@@ -1,9 +1,9 @@
 /* Status codes and the thread's message.
  *
  * A function that can fail returns Status; 0 is success. The one who finds the fault calls
- * status_set() with a message that names the thing (file, line, key, tensor); each caller on the way
- * up may put its own place in front with status_context(). The message belongs to the thread and
- * lives until its next status_set(). "No more data" is STATUS_END: it is no error and sets no
+ * status_set() with a message that names the thing (file, line, key, tensor); each caller on the
+ * way up may put its own place in front with status_context(). The message belongs to the thread
+ * and lives until its next status_set(). "No more data" is STATUS_END: it is no error and sets no
  * message. The library never prints and never exits.
  */
 #ifndef TTV_CORE_STATUS_H

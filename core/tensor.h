@@ -1,4 +1,5 @@
-/* Tensor: a value that describes dense memory owned by someone else (an arena, a file map, a caller).
+/* Tensor: a value that describes dense memory owned by someone else (an arena, a file map, a
+ * caller).
  *
  * Row-major, last index fastest, rank 0 to 4. Copying a Tensor copies the description only.
  * [B,H,W,C] and [B,H*W,C] are two views of the same bytes.
@@ -12,7 +13,15 @@
 
 #include "core/status.h"
 
-typedef enum DType { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64, DTYPE_I64, DTYPE_I32, DTYPE_U8 } DType;
+typedef enum DType {
+    DTYPE_F32,
+    DTYPE_BF16,
+    DTYPE_F16,
+    DTYPE_F64,
+    DTYPE_I64,
+    DTYPE_I32,
+    DTYPE_U8
+} DType;
 
 #define TENSOR_MAX_RANK 4
 
@@ -57,7 +66,8 @@ Tensor tensor_view4(Tensor t, int64_t a, int64_t b, int64_t c, int64_t d);
 /* Writes "[2, 3, 4]" into text (cut at `size`); returns text. */
 char *tensor_shape_text(Tensor t, char *text, size_t size);
 
-/* Product with overflow check; STATUS_DATA when a dimension is negative or the product overflows. */
+/* Product with overflow check; STATUS_DATA when a dimension is negative or the product overflows.
+ */
 Status shape_count(int rank, const int64_t *shape, int64_t *count);
 
 /* Conversions, round to nearest even, NaN kept. */
@@ -66,8 +76,14 @@ float f32_from_bf16(uint16_t x);
 uint16_t f16_from_f32(float x);
 float f32_from_f16(uint16_t x);
 
-static inline Grad grad_none(void) { return (Grad){{0}, false}; }
-static inline Grad grad_set(Tensor t) { return (Grad){t, false}; }
-static inline Grad grad_add(Tensor t) { return (Grad){t, true}; }
+static inline Grad grad_none(void) {
+    return (Grad){{0}, false};
+}
+static inline Grad grad_set(Tensor t) {
+    return (Grad){t, false};
+}
+static inline Grad grad_add(Tensor t) {
+    return (Grad){t, true};
+}
 
 #endif
