@@ -1,0 +1,172 @@
+/* What every .cu file shares: the backend behind a Device, error checks, 16-byte packs, reductions.
+ *
+ * Code here is C with templates over dtype and tile. Numbers are F32 in registers whatever they are
+ * in memory. Reductions have a fixed order: never atomics.
+ */
+#ifndef TTV_KERNELS_CUDA_COMMON_CUH
+#define TTV_KERNELS_CUDA_COMMON_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/table.h"
+extern "C" {
+#include "core/memory.h"
+#include "core/status.h"
+}
+
+typedef __nv_bfloat16 bf16;
+typedef struct GemmCache GemmCache;
+
+#define STAGING_BUFFERS 4
+#define STAGING_BYTES   ((size_t)8 << 20)
+#define TIMER_SLOTS     4
+
+/* Device.backend of a CUDA device. */
+typedef struct CudaBackend {
+    cudaStream_t stream;
+    int sm_count;
+    int compute;                    /* 10 major + minor */
+    size_t smem_limit;              /* most shared memory that one block may have */
+    void *staging[STAGING_BUFFERS]; /* pinned */
+    cudaEvent_t staging_free[STAGING_BUFFERS];
+    int staging_next;
+    cudaEvent_t timer[TIMER_SLOTS];
+    GemmCache *gemm;
+} CudaBackend;
+
+static inline CudaBackend *backend_of(Device *d) {
+    return (CudaBackend *)d->backend;
+}
+static inline cudaStream_t stream_of(Device *d) {
+    return backend_of(d)->stream;
+}
+
+/* STATUS_DEVICE (STATUS_MEMORY when memory ran out) with CUDA's own words. */
+Status cuda_fault(cudaError_t code, const char *doing);
+
+#define CUDA_TRY(call, doing)                                                                      \
+    do {                                                                                           \
+        cudaError_t cuda_code_ = (call);                                                           \
+        if (cuda_code_ != cudaSuccess) return cuda_fault(cuda_code_, doing);                       \
+    } while (0)
+
+/* After a launch: its configuration error, if any. */
+static inline Status launched(const char *kernel) {
+    const cudaError_t code = cudaGetLastError();
+    return code == cudaSuccess ? STATUS_OK : cuda_fault(code, kernel);
+}
+
+static inline Status refuse_dtype(const char *kernel, DType dtype) {
+    return status_set(STATUS_INTERNAL, "%s on CUDA: no case for dtype %s", kernel,
+                      dtype_name(dtype));
+}
+
+/* Runs the statements with T = float or bf16. */
+#define WITH_ACT(kernel, dtype_of, T, ...)                                                         \
+    do {                                                                                           \
+        if ((dtype_of) == DTYPE_F32) {                                                             \
+            typedef float T;                                                                       \
+            __VA_ARGS__;                                                                           \
+        } else if ((dtype_of) == DTYPE_BF16) {                                                     \
+            typedef bf16 T;                                                                        \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            return refuse_dtype(kernel, dtype_of);                                                 \
+        }                                                                                          \
+    } while (0)
+
+static inline int64_t ceil_div(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+static inline bool is_aligned(const void *p, size_t bytes) {
+    return (uintptr_t)p % bytes == 0;
+}
+
+/* ---- memory of a kernel's own ------------------------------------------------------------------
+ */
+
+/* scratch_take() from d->scratch; scratch_done() empties it again (stream order keeps the contents
+ * until the kernels that were launched have read them). */
+static inline Status scratch_take(Device *d, size_t bytes, void **out) {
+    return arena_take(&d->scratch, bytes, out);
+}
+static inline void scratch_done(Device *d) {
+    arena_reset(&d->scratch);
+}
+
+/* ---- numbers ------------------------------------------------------------------------------------
+ */
+
+static __device__ __forceinline__ float to_float(float x) {
+    return x;
+}
+static __device__ __forceinline__ float to_float(bf16 x) {
+    return __bfloat162float(x);
+}
+static __device__ __forceinline__ void from_float(float *y, float x) {
+    *y = x;
+}
+static __device__ __forceinline__ void from_float(bf16 *y, float x) {
+    *y = __float2bfloat16_rn(x);
+}
+
+/* V elements of T as one access of V * sizeof(T) bytes (at most 16). */
+template <typename T, int V> struct alignas(V * sizeof(T)) Pack { T v[V]; };
+
+template <typename T, int V>
+static __device__ __forceinline__ void pack_load(float (&out)[V], const T *p) {
+    const Pack<T, V> pack = *reinterpret_cast<const Pack<T, V> *>(p);
+#pragma unroll
+    for (int i = 0; i < V; i++) out[i] = to_float(pack.v[i]);
+}
+
+template <typename T, int V>
+static __device__ __forceinline__ void pack_store(T *p, const float (&in)[V]) {
+    Pack<T, V> pack;
+#pragma unroll
+    for (int i = 0; i < V; i++) from_float(&pack.v[i], in[i]);
+    *reinterpret_cast<Pack<T, V> *>(p) = pack;
+}
+
+/* y (+)= value */
+template <typename T, int V>
+static __device__ __forceinline__ void pack_put(T *p, float (&value)[V], bool add) {
+    if (add) {
+        float old[V];
+        pack_load<T, V>(old, p);
+#pragma unroll
+        for (int i = 0; i < V; i++) value[i] += old[i];
+    }
+    pack_store<T, V>(p, value);
+}
+
+/* ---- functions ----------------------------------------------------------------------------------
+ */
+
+static __device__ __forceinline__ float logistic(float x) {
+    return 1.0f / (1.0f + __expf(-x));
+}
+
+/* Sum over the 32 lanes, the same value in each. */
+static __device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+    for (int mask = 16; mask > 0; mask >>= 1) x += __shfl_xor_sync(0xffffffffu, x, mask);
+    return x;
+}
+static __device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+    for (int mask = 16; mask > 0; mask >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, mask));
+    return x;
+}
+
+/* ---- second stage of every two-stage reduction
+ * ---------------------------------------------------- */
+
+/* out[n] (+)= alpha * sum over p of partial[p * stride + n], in a fixed order. */
+Status reduce_partials(Device *d, Grad out, const float *partial, int64_t parts, int64_t stride,
+                       float alpha);
+
+#endif

@@ -1,0 +1,38 @@
+/* The CUDA backend as the host sees it: plain C, nothing of CUDA's own headers.
+ *
+ * Everything of one Device runs on one stream, in call order. After the first step (when arenas,
+ * product plans and staging exist) no call allocates, so a whole step can be recorded as a graph
+ * and replayed. Threads: one thread at a time per Device.
+ */
+#ifndef TTV_KERNELS_CUDA_DEVICE_H
+#define TTV_KERNELS_CUDA_DEVICE_H
+
+#include "kernels/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Card `index`. STATUS_DEVICE when there is none, when the driver is older than this build's CUDA,
+ * or when the build holds no code for the card. */
+Status cuda_device_open(int index, Device **out);
+
+/* A recorded sequence of kernels. */
+typedef struct CudaGraph CudaGraph;
+
+/* Records what is called on the device until cuda_graph_end() instead of running it. In between
+ * only kernels may be called: a pull, a sync or a growing arena fails the recording. */
+Status cuda_graph_begin(Device *d);
+Status cuda_graph_end(Device *d, CudaGraph **out);
+Status cuda_graph_launch(Device *d, CudaGraph *g);
+void cuda_graph_free(CudaGraph *g);
+
+/* Time on the device: mark slot 0 to 3 in the stream; milliseconds between two marks (waits). */
+Status cuda_timer_mark(Device *d, int slot);
+Status cuda_timer_read(Device *d, int from, int to, double *ms);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

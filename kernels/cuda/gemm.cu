@@ -1,0 +1,393 @@
+/* cuBLASLt plans: descriptors, the choice of an algorithm, the cache. */
+#include <cublasLt.h>
+#include <string.h>
+
+#include "kernels/cuda/gemm.cuh"
+
+#define WORKSPACE_BYTES ((size_t)64 << 20)
+#define CANDIDATES      8
+#define TIMED_RUNS      3
+#define WORTH_TIMING    1e9 /* FLOP: smaller products take the first proposal */
+
+typedef struct GemmKey {
+    int64_t m, n, k, lda, ldb, ldc, batch, step_a, step_b, step_c;
+    int32_t ta, tb, add, in, out, epilogue, tf32, bias_float;
+    int32_t align_a, align_b, align_c;
+    int32_t unused;
+} GemmKey;
+
+typedef struct GemmPlan {
+    GemmKey key;
+    bool supported;
+    bool bias_float; /* the bias is read as F32; else rounded to the type of c first */
+    cublasLtMatmulDesc_t op;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t algo;
+    size_t workspace;
+} GemmPlan;
+
+struct GemmCache {
+    cublasLtHandle_t handle;
+    void *workspace;
+    GemmPlan *plans;
+    int64_t count, capacity;
+    cudaEvent_t start, stop;
+};
+
+static Status blas_fault(cublasStatus_t code, const char *doing) {
+    return status_set(STATUS_DEVICE, "cuBLASLt: %s: %s", doing, cublasLtGetStatusString(code));
+}
+
+#define BLAS_TRY(call, doing)                                                                      \
+    do {                                                                                           \
+        const cublasStatus_t blas_code_ = (call);                                                  \
+        if (blas_code_ != CUBLAS_STATUS_SUCCESS) return blas_fault(blas_code_, doing);             \
+    } while (0)
+
+Status gemm_open(Device *d, GemmCache **out) {
+    (void)d;
+    GemmCache *cache;
+    TRY(mem_alloc((void **)&cache, 1, sizeof *cache, "cuBLASLt plans"));
+    *out = cache;
+    BLAS_TRY(cublasLtCreate(&cache->handle), "opening");
+    CUDA_TRY(cudaMalloc(&cache->workspace, WORKSPACE_BYTES), "workspace of cuBLASLt");
+    CUDA_TRY(cudaEventCreate(&cache->start), "creating an event");
+    CUDA_TRY(cudaEventCreate(&cache->stop), "creating an event");
+    return STATUS_OK;
+}
+
+static void plan_free(GemmPlan *p) {
+    if (p->op) (void)cublasLtMatmulDescDestroy(p->op);
+    if (p->a) (void)cublasLtMatrixLayoutDestroy(p->a);
+    if (p->b) (void)cublasLtMatrixLayoutDestroy(p->b);
+    if (p->c) (void)cublasLtMatrixLayoutDestroy(p->c);
+    p->op = NULL;
+    p->a = p->b = p->c = NULL;
+}
+
+void gemm_close(GemmCache *cache) {
+    if (!cache) return;
+    for (int64_t i = 0; i < cache->count; i++) plan_free(&cache->plans[i]);
+    mem_free(cache->plans);
+    if (cache->start) (void)cudaEventDestroy(cache->start);
+    if (cache->stop) (void)cudaEventDestroy(cache->stop);
+    if (cache->workspace) (void)cudaFree(cache->workspace);
+    if (cache->handle) (void)cublasLtDestroy(cache->handle);
+    mem_free(cache);
+}
+
+GemmCall gemm_call(int64_t m, int64_t n, int64_t k, const void *a, bool ta, const void *b, bool tb,
+                   void *c, DType in, DType out, bool add) {
+    GemmCall g = {};
+    g.m = m, g.n = n, g.k = k;
+    g.a = a, g.b = b, g.c = c;
+    g.ta = ta, g.tb = tb, g.add = add;
+    g.lda = ta ? m : k;
+    g.ldb = tb ? k : n;
+    g.ldc = n;
+    g.batch = 1;
+    g.in = in, g.out = out;
+    g.alpha = 1.0f;
+    return g;
+}
+
+/* ---- descriptors
+ * ---------------------------------------------------------------------------------- Row-major c =
+ * op(a) op(b) is column-major c' = op(b)' op(a)': cuBLASLt's first operand is our b. */
+
+static cudaDataType_t cuda_type(DType t) {
+    return t == DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+static Status op_set(cublasLtMatmulDesc_t op, cublasLtMatmulDescAttributes_t what,
+                     const void *value, size_t size) {
+    BLAS_TRY(cublasLtMatmulDescSetAttribute(op, what, value, size), "describing a product");
+    return STATUS_OK;
+}
+
+static Status layout_new(cublasLtMatrixLayout_t *out, DType type, int64_t rows, int64_t columns,
+                         int64_t pitch, int64_t batch, int64_t step) {
+    const int32_t count = (int32_t)batch;
+    /* a pitch below the row's length is legal for one-row matrices only */
+    BLAS_TRY(cublasLtMatrixLayoutCreate(out, cuda_type(type), (uint64_t)columns, (uint64_t)rows,
+                                        pitch > columns ? pitch : columns),
+             "describing a matrix");
+    BLAS_TRY(cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
+                                              sizeof count),
+             "describing a matrix");
+    BLAS_TRY(cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                              &step, sizeof step),
+             "describing a matrix");
+    return STATUS_OK;
+}
+
+static Status plan_pointers(GemmPlan *p, const GemmCall *g, const void *bias) {
+    if (g->epilogue == GEMM_PLAIN) return STATUS_OK;
+    const void *vector = g->epilogue == GEMM_BIAS ? bias : g->row_sum;
+    return op_set(p->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector);
+}
+
+static Status plan_describe(GemmPlan *p, const GemmCall *g) {
+    const GemmKey *k = &p->key;
+    const cublasComputeType_t compute = k->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    const cublasOperation_t first = g->tb ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t second = g->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasLtEpilogue_t epilogue = g->epilogue == GEMM_BIAS     ? CUBLASLT_EPILOGUE_BIAS
+                                        : g->epilogue == GEMM_ROWSUM ? CUBLASLT_EPILOGUE_BGRADB
+                                                                     : CUBLASLT_EPILOGUE_DEFAULT;
+    BLAS_TRY(cublasLtMatmulDescCreate(&p->op, compute, CUDA_R_32F), "describing a product");
+    TRY(op_set(p->op, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
+    TRY(op_set(p->op, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+    TRY(op_set(p->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    if (g->epilogue != GEMM_PLAIN) {
+        const cudaDataType_t type = p->bias_float ? CUDA_R_32F : cuda_type(g->out);
+        TRY(op_set(p->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
+        TRY(plan_pointers(p, g, g->bias));
+    }
+    TRY(layout_new(&p->b, g->in, g->tb ? g->n : g->k, g->tb ? g->k : g->n, g->ldb, g->batch,
+                   g->step_b));
+    TRY(layout_new(&p->a, g->in, g->ta ? g->k : g->m, g->ta ? g->m : g->k, g->lda, g->batch,
+                   g->step_a));
+    return layout_new(&p->c, g->out, g->m, g->n, g->ldc, g->batch, g->step_c);
+}
+
+static cublasStatus_t plan_execute(GemmCache *cache, const GemmPlan *p, const GemmCall *g,
+                                   const cublasLtMatmulAlgo_t *algo, void *result,
+                                   cudaStream_t stream) {
+    const float beta = g->add ? 1.0f : 0.0f;
+    return cublasLtMatmul(cache->handle, p->op, &g->alpha, g->b, p->b, g->a, p->a, &beta, g->c,
+                          p->c, result, p->c, algo, cache->workspace, WORKSPACE_BYTES, stream);
+}
+
+/* ---- choice
+ * ----------------------------------------------------------------------------------------- */
+
+static int alignment_of(const void *p) {
+    int align = 256;
+    while (align > 1 && !is_aligned(p, (size_t)align)) align /= 2;
+    return align;
+}
+
+static Status plan_propose(GemmCache *cache, GemmPlan *p, cublasLtMatmulHeuristicResult_t *found,
+                           int *count) {
+    cublasLtMatmulPreference_t wish = NULL;
+    const size_t workspace = WORKSPACE_BYTES;
+    const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const uint32_t align_first = (uint32_t)p->key.align_b, align_second = (uint32_t)p->key.align_a;
+    const uint32_t align_c = (uint32_t)p->key.align_c;
+    *count = 0;
+    BLAS_TRY(cublasLtMatmulPreferenceCreate(&wish), "asking for algorithms");
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t what;
+        const void *value;
+        size_t size;
+    } wishes[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align_first, sizeof align_first},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align_second, sizeof align_second},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align_c, sizeof align_c},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align_c, sizeof align_c},
+    };
+    cublasStatus_t code = CUBLAS_STATUS_SUCCESS;
+    for (size_t i = 0; i < sizeof wishes / sizeof wishes[0] && code == CUBLAS_STATUS_SUCCESS; i++)
+        code = cublasLtMatmulPreferenceSetAttribute(wish, wishes[i].what, wishes[i].value,
+                                                    wishes[i].size);
+    if (code == CUBLAS_STATUS_SUCCESS) {
+        code = cublasLtMatmulAlgoGetHeuristic(cache->handle, p->op, p->b, p->a, p->c, p->c, wish,
+                                              CANDIDATES, found, count);
+        if (code != CUBLAS_STATUS_SUCCESS) *count = 0; /* nothing for this call */
+        code = CUBLAS_STATUS_SUCCESS;
+    }
+    (void)cublasLtMatmulPreferenceDestroy(wish);
+    BLAS_TRY(code, "asking for algorithms");
+    return STATUS_OK;
+}
+
+/* differs[0] = 1 when any word differs: every writer writes the same value. */
+__global__ void compare_kernel(int *differs, const uint16_t *a, const uint16_t *b, int64_t n) {
+    const int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step)
+        if (a[i] != b[i]) differs[0] = 1;
+}
+
+/* Results of two candidates side by side; memory of its own, given back after the choice. */
+typedef struct Trial {
+    char *memory;
+    char *result[2];
+    float *vector[2];
+    int *differs;
+    size_t bytes, vector_bytes;
+} Trial;
+
+static bool trial_open(Trial *t, const GemmCall *g) {
+    const int64_t extent = (g->batch - 1) * g->step_c + (g->m - 1) * g->ldc + g->n;
+    t->bytes = (size_t)extent * dtype_size(g->out);
+    t->vector_bytes = g->epilogue == GEMM_ROWSUM ? (size_t)g->m * sizeof(float) : 0;
+    const size_t part = (t->bytes + 255) / 256 * 256, small = (t->vector_bytes + 255) / 256 * 256;
+    if (cudaMalloc((void **)&t->memory, 2 * part + 2 * small + 256) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return false;
+    }
+    for (int i = 0; i < 2; i++) {
+        t->result[i] = t->memory + i * part;
+        t->vector[i] = (float *)(t->memory + 2 * part + i * small);
+    }
+    t->differs = (int *)(t->memory + 2 * part + 2 * small);
+    return true;
+}
+
+/* Fills trial side `side` with the candidate's result; time of a run in *ms, negative if it fails.
+ */
+static Status trial_run(GemmCache *cache, GemmPlan *p, const GemmCall *g, Trial *t, int side,
+                        const cublasLtMatmulAlgo_t *algo, cudaStream_t stream, float *ms) {
+    *ms = -1.0f;
+    GemmCall call = *g;
+    if (g->epilogue == GEMM_ROWSUM) call.row_sum = t->vector[side];
+    TRY(plan_pointers(p, &call, g->bias));
+    CUDA_TRY(cudaMemsetAsync(t->result[side], 0, t->bytes, stream), "comparing algorithms");
+    for (int run = 0; run <= TIMED_RUNS; run++) { /* the first is not timed */
+        if (run == 1) CUDA_TRY(cudaEventRecord(cache->start, stream), "comparing algorithms");
+        if (plan_execute(cache, p, &call, algo, t->result[side], stream) != CUBLAS_STATUS_SUCCESS)
+            return STATUS_OK;
+    }
+    CUDA_TRY(cudaEventRecord(cache->stop, stream), "comparing algorithms");
+    CUDA_TRY(cudaEventSynchronize(cache->stop), "comparing algorithms");
+    CUDA_TRY(cudaEventElapsedTime(ms, cache->start, cache->stop), "comparing algorithms");
+    return STATUS_OK;
+}
+
+static Status trial_equal(Trial *t, cudaStream_t stream, bool *equal) {
+    int differs = 0;
+    CUDA_TRY(cudaMemsetAsync(t->differs, 0, sizeof(int), stream), "comparing algorithms");
+    compare_kernel<<<256, 256, 0, stream>>>(t->differs, (uint16_t *)t->result[0],
+                                            (uint16_t *)t->result[1], (int64_t)(t->bytes / 2));
+    if (t->vector_bytes)
+        compare_kernel<<<1, 256, 0, stream>>>(t->differs, (uint16_t *)t->vector[0],
+                                              (uint16_t *)t->vector[1],
+                                              (int64_t)(t->vector_bytes / 2));
+    CUDA_TRY(cudaMemcpyAsync(&differs, t->differs, sizeof(int), cudaMemcpyDeviceToHost, stream),
+             "comparing algorithms");
+    CUDA_TRY(cudaStreamSynchronize(stream), "comparing algorithms");
+    *equal = !differs;
+    return STATUS_OK;
+}
+
+/* Index of the fastest candidate that agrees with candidate 0. */
+static Status plan_time(GemmCache *cache, GemmPlan *p, const GemmCall *g, Trial *t,
+                        const cublasLtMatmulHeuristicResult_t *found, int count,
+                        cudaStream_t stream, int *best) {
+    float least, ms;
+    *best = 0;
+    TRY(trial_run(cache, p, g, t, 0, &found[0].algo, stream, &least));
+    for (int i = 1; i < count; i++) {
+        if (found[i].state != CUBLAS_STATUS_SUCCESS) continue;
+        TRY(trial_run(cache, p, g, t, 1, &found[i].algo, stream, &ms));
+        if (ms < 0 || (least >= 0 && ms >= 0.98f * least)) continue;
+        bool equal = false;
+        TRY(trial_equal(t, stream, &equal));
+        if (!equal) continue;
+        least = ms;
+        *best = i;
+    }
+    return STATUS_OK;
+}
+
+static Status plan_choose(GemmCache *cache, GemmPlan *p, const GemmCall *g, cudaStream_t stream) {
+    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+    int count, best = 0;
+    TRY(plan_propose(cache, p, found, &count));
+    p->supported = count > 0 && found[0].state == CUBLAS_STATUS_SUCCESS;
+    if (!p->supported) return STATUS_OK;
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    (void)cudaStreamIsCapturing(stream, &capture);
+    const double flop = 2.0 * (double)g->m * (double)g->n * (double)g->k * (double)g->batch;
+    Trial trial = {};
+    if (flop >= WORTH_TIMING && count > 1 && capture == cudaStreamCaptureStatusNone &&
+        trial_open(&trial, g)) {
+        const Status status = plan_time(cache, p, g, &trial, found, count, stream, &best);
+        (void)cudaStreamSynchronize(stream);
+        (void)cudaFree(trial.memory);
+        TRY(status);
+    }
+    p->algo = found[best].algo;
+    p->workspace = found[best].workspaceSize;
+    return STATUS_OK;
+}
+
+/* ---- cache
+ * -------------------------------------------------------------------------------------------- */
+
+static GemmKey key_of(Device *d, const GemmCall *g) {
+    GemmKey k;
+    memset(&k, 0, sizeof k);
+    k.m = g->m, k.n = g->n, k.k = g->k, k.lda = g->lda, k.ldb = g->ldb, k.ldc = g->ldc;
+    k.batch = g->batch, k.step_a = g->step_a, k.step_b = g->step_b, k.step_c = g->step_c;
+    k.ta = g->ta, k.tb = g->tb, k.add = g->add, k.in = g->in, k.out = g->out;
+    k.epilogue = g->epilogue;
+    k.tf32 = g->in == DTYPE_F32 && d->allow_tf32;
+    k.align_a = alignment_of(g->a), k.align_b = alignment_of(g->b), k.align_c = alignment_of(g->c);
+    return k;
+}
+
+/* A plan with a bias in F32 is tried first; not every type of c has one. */
+static Status plan_make(GemmCache *cache, GemmPlan *p, const GemmCall *g, cudaStream_t stream) {
+    p->bias_float = true;
+    for (;;) {
+        const Status status = plan_describe(p, g);
+        const Status chosen = status == STATUS_OK ? plan_choose(cache, p, g, stream) : status;
+        if (chosen != STATUS_OK || !p->supported) plan_free(p);
+        TRY(chosen);
+        if (p->supported || !p->bias_float || g->epilogue != GEMM_BIAS || g->out == DTYPE_F32)
+            return STATUS_OK;
+        p->bias_float = false;
+    }
+}
+
+static Status plan_get(Device *d, const GemmCall *g, GemmPlan **out) {
+    GemmCache *cache = backend_of(d)->gemm;
+    const GemmKey key = key_of(d, g);
+    for (int64_t i = 0; i < cache->count; i++) {
+        if (memcmp(&cache->plans[i].key, &key, sizeof key) == 0) {
+            *out = &cache->plans[i];
+            return STATUS_OK;
+        }
+    }
+    if (cache->count == cache->capacity) {
+        const int64_t capacity = cache->capacity ? 2 * cache->capacity : 64;
+        TRY(mem_grow((void **)&cache->plans, capacity, sizeof(GemmPlan), "cuBLASLt plans"));
+        cache->capacity = capacity;
+    }
+    GemmPlan plan = {};
+    plan.key = key;
+    TRY(plan_make(cache, &plan, g, stream_of(d)));
+    cache->plans[cache->count] = plan;
+    *out = &cache->plans[cache->count++];
+    return STATUS_OK;
+}
+
+Status gemm_supported(Device *d, const GemmCall *g, bool *yes) {
+    GemmPlan *plan;
+    TRY(plan_get(d, g, &plan));
+    *yes = plan->supported;
+    return STATUS_OK;
+}
+
+Status gemm_run(Device *d, const GemmCall *g) {
+    if (g->m == 0 || g->n == 0 || g->batch == 0) return STATUS_OK;
+    GemmCache *cache = backend_of(d)->gemm;
+    GemmPlan *plan;
+    TRY(plan_get(d, g, &plan));
+    if (!plan->supported) return gemm_simple(d, g);
+    const void *bias = g->bias;
+    if (g->epilogue == GEMM_BIAS && !plan->bias_float) {
+        void *rounded;
+        TRY(scratch_take(d, sizeof(bf16) * g->n, &rounded));
+        TRY(copy_cuda(d, grad_set(tensor_1d(rounded, DTYPE_BF16, g->n)),
+                      tensor_1d((void *)g->bias, DTYPE_F32, g->n), 1.0f));
+        bias = rounded;
+    }
+    TRY(plan_pointers(plan, g, bias));
+    BLAS_TRY(plan_execute(cache, plan, g, &plan->algo, g->c, stream_of(d)), "a matrix product");
+    return STATUS_OK;
+}

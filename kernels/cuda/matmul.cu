@@ -1,0 +1,233 @@
+/* The product slots on top of gemm.cu: batched with broadcast, linear and its gradients. */
+#include "kernels/cuda/gemm.cuh"
+
+#define COLUMN_LANES 8
+
+/* ---- matmul
+ * ---------------------------------------------------------------------------------------- */
+
+/* A loop dimension: how often, and by how many elements each operand moves (0: broadcast or
+ * summed). */
+typedef struct Loop {
+    int64_t count, a, b, c;
+} Loop;
+
+static int64_t leading(Tensor t, int from_last) {
+    const int i = t.rank - 3 - from_last;
+    return i >= 0 ? t.shape[i] : 1;
+}
+
+/* The two batch dimensions, inner first; joined into one where all operands move alike. */
+static void loops_of(Loop loop[2], Tensor a, Tensor b, Tensor c) {
+    int64_t step[3];
+    const Tensor t[3] = {a, b, c};
+    for (int i = 0; i < 3; i++) step[i] = t[i].shape[t[i].rank - 2] * t[i].shape[t[i].rank - 1];
+    for (int l = 0; l < 2; l++) {
+        const int64_t na = leading(a, l), nb = leading(b, l), nc = leading(c, l);
+        const int64_t most = na > nb ? na : nb;
+        loop[l].count = most > nc ? most : nc;
+        loop[l].a = na > 1 ? step[0] : 0;
+        loop[l].b = nb > 1 ? step[1] : 0;
+        loop[l].c = nc > 1 ? step[2] : 0;
+        step[0] *= na;
+        step[1] *= nb;
+        step[2] *= nc;
+    }
+    const bool joins = loop[1].a == loop[0].count * loop[0].a &&
+                       loop[1].b == loop[0].count * loop[0].b &&
+                       loop[1].c == loop[0].count * loop[0].c;
+    if (joins) {
+        loop[0].count *= loop[1].count;
+        loop[1].count = 1;
+    }
+    /* products of one call must not meet in c; of the rest the longer loop goes into the call */
+    const bool sums0 = loop[0].c == 0 && loop[0].count > 1,
+               sums1 = loop[1].c == 0 && loop[1].count > 1;
+    if ((sums0 && !sums1) || (sums0 == sums1 && loop[1].count > loop[0].count)) {
+        const Loop t0 = loop[0];
+        loop[0] = loop[1];
+        loop[1] = t0;
+    }
+}
+
+static void gemm_move(GemmCall *g, int64_t a, int64_t b, int64_t c) {
+    g->a = (const char *)g->a + a * (int64_t)dtype_size(g->in);
+    g->b = (const char *)g->b + b * (int64_t)dtype_size(g->in);
+    g->c = (char *)g->c + c * (int64_t)dtype_size(g->out);
+}
+
+static Status matmul_loops(Device *d, GemmCall base, const Loop loop[2]) {
+    const bool sums0 = loop[0].c == 0 && loop[0].count > 1;
+    const int64_t inner = sums0 ? loop[0].count : 1;
+    base.batch = sums0 ? 1 : loop[0].count;
+    base.step_a = loop[0].a, base.step_b = loop[0].b, base.step_c = loop[0].c;
+    for (int64_t j = 0; j < loop[1].count; j++) {
+        for (int64_t i = 0; i < inner; i++) {
+            GemmCall g = base;
+            gemm_move(&g, j * loop[1].a + i * loop[0].a, j * loop[1].b + i * loop[0].b,
+                      j * loop[1].c);
+            g.add = base.add || i > 0 || (j > 0 && loop[1].c == 0);
+            TRY(gemm_run(d, &g));
+        }
+    }
+    return STATUS_OK;
+}
+
+static Status matmul_run(Device *d, Grad c, Tensor a, bool ta, Tensor b, bool tb, float alpha) {
+    Loop loop[2];
+    loops_of(loop, a, b, c.t);
+    const int64_t m = c.t.shape[c.t.rank - 2], n = c.t.shape[c.t.rank - 1];
+    const int64_t k = a.shape[a.rank - (ta ? 2 : 1)];
+    Tensor target = c.t;
+    const bool sums =
+        (loop[0].c == 0 && loop[0].count > 1) || (loop[1].c == 0 && loop[1].count > 1);
+    const bool detour = sums && c.t.dtype == DTYPE_BF16; /* sums are kept in F32 */
+    if (detour) {
+        void *memory;
+        TRY(scratch_take(d, sizeof(float) * tensor_count(c.t), &memory));
+        target = tensor_of(memory, DTYPE_F32, c.t.rank, c.t.shape);
+    }
+    GemmCall g = gemm_call(m, n, k, a.data, ta, b.data, tb, target.data, a.dtype, target.dtype,
+                           c.add && !detour);
+    g.alpha = alpha;
+    TRY(matmul_loops(d, g, loop));
+    return detour ? copy_cuda(d, c, target, 1.0f) : STATUS_OK;
+}
+
+extern "C" Status matmul_cuda(Device *d, Grad c, Tensor a, bool ta, Tensor b, bool tb,
+                              float alpha) {
+    if (tensor_is_none(c.t) || tensor_count(c.t) == 0) return STATUS_OK;
+    if (a.dtype != b.dtype || (a.dtype != DTYPE_F32 && a.dtype != DTYPE_BF16))
+        return refuse_dtype("matmul", b.dtype);
+    const Status status = matmul_run(d, c, a, ta, b, tb, alpha);
+    scratch_done(d);
+    return status;
+}
+
+/* ---- linear
+ * ---------------------------------------------------------------------------------------- */
+
+static Status linear_run(Device *d, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor bias,
+                         Activation act) {
+    const int64_t inputs = tensor_last(w), outputs = w.shape[0];
+    const Tensor before = act == ACT_GELU && !tensor_is_none(pre) ? pre : y;
+    GemmCall g = gemm_call(tensor_rows(x), outputs, inputs, x.data, false, w.data, true,
+                           before.data, x.dtype, before.dtype, false);
+    if (!tensor_is_none(bias)) {
+        g.epilogue = GEMM_BIAS;
+        g.bias = (const float *)bias.data;
+    }
+    TRY(gemm_run(d, &g));
+    if (act == ACT_NONE && !tensor_is_none(pre)) TRY(copy_cuda(d, grad_set(pre), y, 1.0f));
+    return act == ACT_GELU ? unary_cuda(d, grad_set(y), UNARY_GELU, before) : STATUS_OK;
+}
+
+extern "C" Status linear_cuda(Device *d, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor bias,
+                              Activation act) {
+    if (tensor_count(y) == 0) return STATUS_OK;
+    if (w.dtype != x.dtype) return refuse_dtype("linear", w.dtype);
+    const Status status = linear_run(d, y, pre, x, w, bias, act);
+    scratch_done(d);
+    return status;
+}
+
+static Status linear_dx_run(Device *d, Grad dx, Tensor dy, Tensor w, Tensor pre, Activation act) {
+    const int64_t inputs = tensor_last(w), outputs = w.shape[0];
+    Tensor before = dx.t;
+    if (act == ACT_GELU && dx.add) {
+        void *memory;
+        TRY(scratch_take(d, tensor_bytes(dx.t), &memory));
+        before = tensor_of(memory, dx.t.dtype, dx.t.rank, dx.t.shape);
+    }
+    const GemmCall g = gemm_call(tensor_rows(dy), inputs, outputs, dy.data, false, w.data, false,
+                                 before.data, dy.dtype, before.dtype, act == ACT_NONE && dx.add);
+    TRY(gemm_run(d, &g));
+    return act == ACT_GELU ? unary_mul_cuda(d, dx, UNARY_DGELU, pre, before) : STATUS_OK;
+}
+
+extern "C" Status linear_dx_cuda(Device *d, Grad dx, Tensor dy, Tensor w, Tensor pre,
+                                 Activation act) {
+    if (tensor_is_none(dx.t) || tensor_count(dx.t) == 0) return STATUS_OK;
+    if (w.dtype != dy.dtype) return refuse_dtype("linear_dx", w.dtype);
+    const Status status = linear_dx_run(d, dx, dy, w, pre, act);
+    scratch_done(d);
+    return status;
+}
+
+/* partial[blockIdx.y][columns]: rows blockIdx.y*8 + lane, stepping by 8 gridDim.y. */
+template <typename T, int V>
+__global__ void __launch_bounds__(32 * COLUMN_LANES)
+    column_sum_kernel(float *partial, const T *x, int64_t rows, int64_t columns) {
+    __shared__ float sums[COLUMN_LANES][32][V];
+    const int64_t c = ((int64_t)blockIdx.x * 32 + threadIdx.x) * V;
+    float sum[V] = {};
+    if (c < columns) {
+#pragma unroll 4
+        for (int64_t r = (int64_t)blockIdx.y * COLUMN_LANES + threadIdx.y; r < rows;
+             r += (int64_t)gridDim.y * COLUMN_LANES) {
+            float v[V];
+            pack_load<T, V>(v, x + r * columns + c);
+#pragma unroll
+            for (int i = 0; i < V; i++) sum[i] += v[i];
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < V; i++) sums[threadIdx.y][threadIdx.x][i] = sum[i];
+    __syncthreads();
+    if (threadIdx.y >= V || c >= columns) return;
+    const int i = threadIdx.y;
+    float total = 0;
+    for (int lane = 0; lane < COLUMN_LANES; lane++) total += sums[lane][threadIdx.x][i];
+    partial[(int64_t)blockIdx.y * columns + c + i] = total;
+}
+
+static Status column_sum(Device *d, Grad out, Tensor x) {
+    const int64_t rows = tensor_rows(x), columns = tensor_last(x);
+    const int V = 16 / (int)dtype_size(x.dtype);
+    const bool packed = columns % V == 0 && is_aligned(x.data, 16);
+    const int64_t across = ceil_div(columns, packed ? 32 * V : 32);
+    const int64_t want = ceil_div(8 * backend_of(d)->sm_count, across);
+    const int64_t most = ceil_div(rows, COLUMN_LANES);
+    const int64_t parts = want < most ? want : most;
+    float *partial;
+    TRY(scratch_take(d, sizeof(float) * parts * columns, (void **)&partial));
+    const dim3 grid((unsigned)across, (unsigned)parts), block(32, COLUMN_LANES);
+    WITH_ACT("linear_dw", x.dtype, T,
+             if (packed) column_sum_kernel<T, 16 / sizeof(T)>
+             <<<grid, block, 0, stream_of(d)>>>(partial, (const T *)x.data, rows, columns);
+             else column_sum_kernel<T, 1>
+             <<<grid, block, 0, stream_of(d)>>>(partial, (const T *)x.data, rows, columns));
+    TRY(launched("linear_dw"));
+    return reduce_partials(d, out, partial, parts, columns, 1.0f);
+}
+
+/* The bias gradient as a by-product of the weight product, where cuBLASLt offers it. */
+static Status linear_dw_run(Device *d, Grad dw, Grad dbias, Tensor dy, Tensor x) {
+    const int64_t inputs = tensor_last(x), outputs = tensor_last(dy);
+    const bool wants_w = !tensor_is_none(dw.t), wants_b = !tensor_is_none(dbias.t);
+    GemmCall g = gemm_call(outputs, inputs, tensor_rows(x), dy.data, true, x.data, false, dw.t.data,
+                           x.dtype, DTYPE_F32, dw.add);
+    if (wants_w && wants_b) {
+        void *sums = dbias.t.data;
+        if (dbias.add) TRY(scratch_take(d, sizeof(float) * outputs, &sums));
+        g.epilogue = GEMM_ROWSUM;
+        g.row_sum = (float *)sums;
+        bool yes;
+        TRY(gemm_supported(d, &g, &yes));
+        if (yes) {
+            TRY(gemm_run(d, &g));
+            return dbias.add ? copy_cuda(d, dbias, tensor_1d(sums, DTYPE_F32, outputs), 1.0f)
+                             : STATUS_OK;
+        }
+        g.epilogue = GEMM_PLAIN;
+    }
+    if (wants_w) TRY(gemm_run(d, &g));
+    return wants_b ? column_sum(d, dbias, dy) : STATUS_OK;
+}
+
+extern "C" Status linear_dw_cuda(Device *d, Grad dw, Grad dbias, Tensor dy, Tensor x) {
+    if (x.dtype != dy.dtype) return refuse_dtype("linear_dw", x.dtype);
+    const Status status = linear_dw_run(d, dw, dbias, dy, x);
+    scratch_done(d);
+    return status;
+}

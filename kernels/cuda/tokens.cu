@@ -1,0 +1,170 @@
+/* Images to tokens, packed channels to heads and back, mean over tokens. */
+#include "kernels/cuda/common.cuh"
+
+#define THREADS 256
+
+static unsigned blocks_of(int64_t n) {
+    return (unsigned)ceil_div(n, THREADS);
+}
+
+typedef struct Channels {
+    float mean[3], inverse[3];
+} Channels;
+
+template <typename T>
+__global__ void image_normalise_kernel(T *y, const uint8_t *x, int64_t n, Channels ch) {
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= n) return;
+    const int c = (int)(i % 3);
+    from_float(y + i, (x[i] / 255.0f - ch.mean[c]) * ch.inverse[c]);
+}
+
+extern "C" Status image_normalise_cuda(Device *d, Tensor y, Tensor x, const float *mean,
+                                       const float *std) {
+    const int64_t n = tensor_count(x);
+    if (n == 0) return STATUS_OK;
+    Channels ch;
+    for (int c = 0; c < 3; c++) {
+        ch.mean[c] = mean[c];
+        ch.inverse[c] = 1.0f / std[c];
+    }
+    WITH_ACT("image_normalise", y.dtype, T,
+             image_normalise_kernel<T><<<blocks_of(n), THREADS, 0, stream_of(d)>>>(
+                 (T *)y.data, (const uint8_t *)x.data, n, ch));
+    return launched("image_normalise");
+}
+
+/* One thread: a run of V outputs along kx. y[b, (py px), (c, ky, kx)]. */
+template <typename T, int V>
+__global__ void patchify_kernel(T *y, const T *x, int64_t total, int height, int width,
+                                int channels, int patch) {
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= total) return;
+    const int runs = patch / V, across = width / patch, down = height / patch;
+    int64_t rest = i;
+    const int kx = (int)(rest % runs) * V;
+    rest /= runs;
+    const int ky = (int)(rest % patch);
+    rest /= patch;
+    const int c = (int)(rest % channels);
+    rest /= channels;
+    const int px = (int)(rest % across);
+    rest /= across;
+    const int py = (int)(rest % down);
+    const int64_t b = rest / down;
+    const T *in = x + ((b * height + py * patch + ky) * width + px * patch + kx) * channels + c;
+    float out[V];
+#pragma unroll
+    for (int v = 0; v < V; v++) out[v] = to_float(in[v * channels]);
+    pack_store<T, V>(y + i * V, out);
+}
+
+extern "C" Status patchify_cuda(Device *d, Tensor y, Tensor x, int64_t patch) {
+    const int64_t n = tensor_count(y);
+    if (n == 0) return STATUS_OK;
+    if (y.dtype != x.dtype) return refuse_dtype("patchify", x.dtype);
+    const int height = (int)x.shape[1], width = (int)x.shape[2], channels = (int)x.shape[3];
+    const bool packed = patch % 4 == 0 && is_aligned(y.data, 16);
+    WITH_ACT("patchify", y.dtype, T,
+             if (packed) patchify_kernel<T, 4><<<blocks_of(n / 4), THREADS, 0, stream_of(d)>>>(
+                 (T *)y.data, (const T *)x.data, n / 4, height, width, channels, (int)patch);
+             else patchify_kernel<T, 1><<<blocks_of(n), THREADS, 0, stream_of(d)>>>(
+                 (T *)y.data, (const T *)x.data, n, height, width, channels, (int)patch));
+    return launched("patchify");
+}
+
+/* Element i of heads[B,nh,N,dh] beside its place in packed[B,N,P]. */
+static __device__ __forceinline__ int64_t packed_place(int64_t i, int64_t heads, int64_t tokens,
+                                                       int64_t dh, int64_t pitch, int64_t offset) {
+    const int64_t c = i % dh, n = i / dh % tokens, h = i / dh / tokens % heads;
+    const int64_t b = i / dh / tokens / heads;
+    return (b * tokens + n) * pitch + offset + h * dh + c;
+}
+
+template <typename T, int V, bool SPLIT>
+__global__ void heads_kernel(T *y, const T *x, int64_t total, int64_t heads, int64_t tokens,
+                             int64_t dh, int64_t pitch, int64_t offset, bool add) {
+    const int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V;
+    if (i >= total) return;
+    const int64_t place = packed_place(i, heads, tokens, dh, pitch, offset);
+    float value[V];
+    pack_load<T, V>(value, x + (SPLIT ? place : i));
+    pack_put<T, V>(y + (SPLIT ? i : place), value, add);
+}
+
+template <bool SPLIT>
+static Status heads_launch(Device *d, const char *name, Tensor y, Tensor x, Tensor heads,
+                           Tensor packed, int64_t offset, bool add) {
+    const int64_t n = tensor_count(heads), dh = heads.shape[3], pitch = tensor_last(packed);
+    if (n == 0) return STATUS_OK;
+    if (x.dtype != y.dtype) return refuse_dtype(name, x.dtype);
+    const bool whole = dh % 4 == 0 && pitch % 4 == 0 && offset % 4 == 0 && is_aligned(y.data, 16) &&
+                       is_aligned(x.data, 16);
+    WITH_ACT(name, y.dtype, T,
+             if (whole) heads_kernel<T, 4, SPLIT><<<blocks_of(n / 4), THREADS, 0, stream_of(d)>>>(
+                 (T *)y.data, (const T *)x.data, n, heads.shape[1], heads.shape[2], dh, pitch,
+                 offset, add);
+             else heads_kernel<T, 1, SPLIT><<<blocks_of(n), THREADS, 0, stream_of(d)>>>(
+                 (T *)y.data, (const T *)x.data, n, heads.shape[1], heads.shape[2], dh, pitch,
+                 offset, add));
+    return launched(name);
+}
+
+extern "C" Status split_heads_cuda(Device *d, Grad y, Tensor packed, int64_t offset) {
+    if (tensor_is_none(y.t)) return STATUS_OK;
+    return heads_launch<true>(d, "split_heads", y.t, packed, y.t, packed, offset, y.add);
+}
+
+extern "C" Status merge_heads_cuda(Device *d, Grad packed, Tensor x, int64_t offset) {
+    if (tensor_is_none(packed.t)) return STATUS_OK;
+    return heads_launch<false>(d, "merge_heads", packed.t, x, x, packed.t, offset, packed.add);
+}
+
+#define TOKEN_LANES 8
+
+/* Block: 32 channels of one sample by 8 lanes over its tokens. */
+template <typename T>
+__global__ void __launch_bounds__(32 * TOKEN_LANES)
+    mean_tokens_kernel(float *y, const T *x, int64_t tokens, int64_t channels) {
+    __shared__ float sums[TOKEN_LANES][32];
+    const int64_t c = (int64_t)blockIdx.y * 32 + threadIdx.x, b = blockIdx.x;
+    float sum = 0;
+    if (c < channels)
+        for (int64_t n = threadIdx.y; n < tokens; n += TOKEN_LANES)
+            sum += to_float(x[(b * tokens + n) * channels + c]);
+    sums[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y > 0 || c >= channels) return;
+    sum = 0;
+    for (int lane = 0; lane < TOKEN_LANES; lane++) sum += sums[lane][threadIdx.x];
+    y[b * channels + c] = sum / tokens;
+}
+
+extern "C" Status mean_tokens_cuda(Device *d, Tensor y, Tensor x) {
+    const int64_t batch = x.shape[0], tokens = x.shape[1], channels = x.shape[2];
+    if (tensor_count(x) == 0) return STATUS_OK;
+    const dim3 grid((unsigned)batch, (unsigned)ceil_div(channels, 32)), block(32, TOKEN_LANES);
+    WITH_ACT("mean_tokens", x.dtype, T,
+             mean_tokens_kernel<T><<<grid, block, 0, stream_of(d)>>>(
+                 (float *)y.data, (const T *)x.data, tokens, channels));
+    return launched("mean_tokens");
+}
+
+template <typename T>
+__global__ void mean_tokens_backward_kernel(T *dx, bool add, const float *dy, int64_t total,
+                                            int64_t tokens, int64_t channels) {
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= total) return;
+    const int64_t b = i / channels / tokens, c = i % channels;
+    float value[1] = {dy[b * channels + c] / tokens};
+    pack_put<T, 1>(dx + i, value, add);
+}
+
+extern "C" Status mean_tokens_backward_cuda(Device *d, Grad dx, Tensor dy) {
+    const int64_t n = tensor_is_none(dx.t) ? 0 : tensor_count(dx.t);
+    if (n == 0) return STATUS_OK;
+    WITH_ACT("mean_tokens_backward", dx.t.dtype, T,
+             mean_tokens_backward_kernel<T><<<blocks_of(n), THREADS, 0, stream_of(d)>>>(
+                 (T *)dx.t.data, dx.add, (const float *)dy.data, n, dx.t.shape[1], dx.t.shape[2]));
+    return launched("mean_tokens_backward");
+}
