@@ -102,7 +102,8 @@ int cli_usage(const Command *c, const char *format, ...) {
     va_end(args);
     progress_end();
     complain("%s", text);
-    note("usage: %s\nsee 'ttv %s --help'", c->synopsis, c->name);
+    note("usage: %s", c->synopsis);
+    note("see 'ttv %s --help'", c->name);
     return 2;
 }
 

@@ -106,9 +106,11 @@ static Status classify_all(Classifier *c) {
                          c->topk};
     print_preprocess(c, style.format != FORMAT_TEXT);
     TRY(results_open(&style, options.results_file, &c->model, &c->writer));
+    /* Rows on the same terminal are progress enough. */
+    bool watched = isatty(STDERR_FILENO) && (options.results_file[0] || !isatty(STDOUT_FILENO));
     Status s;
     while ((s = classifier_next(c)) == STATUS_OK && !out_failed())
-        progress_line(10, "%lld pictures", (long long)c->done);
+        if (watched) progress_line(10, "%lld pictures", (long long)c->done);
     progress_end();
     /* Rows before the picture that stopped the walk stand; after other failures there is no file.
      */

@@ -54,8 +54,6 @@ static void count_values(Inspection *i) {
         i->parameters += (int64_t)(e->bytes / dtype_size(e->dtype));
         i->bytes += (int64_t)e->bytes;
         if (!i->stats) continue;
-        progress_line(10, "%s: tensor %lld of %lld", i->path, (long long)t + 1,
-                      (long long)safetensors_count(i->file));
         i->stats[t] = tensor_stats(e);
         i->nonfinite += i->stats[t].nonfinite;
     }
@@ -165,7 +163,6 @@ static Status report(const Inspection *i) {
 static int inspect_one(const char *path) {
     Inspection i = {.path = path};
     Status s = inspect(&i);
-    progress_clear();
     if (s == STATUS_OK) s = report(&i);
     int code = s != STATUS_OK ? cli_fail(s) : i.faults.count > 0 ? EXIT_NEGATIVE : 0;
     inspection_free(&i);

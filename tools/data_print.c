@@ -26,10 +26,15 @@ static void print_split(const SplitScan *s) {
     char fewest[NAME_BYTES], most[NAME_BYTES];
     out_printf("%s: %lld images, %lld classes, %.1f MB\n", split_title(s), (long long)s->count,
                (long long)s->classes.count, 1e-6 * (double)s->bytes);
-    if (s->classes.count > 0 && s->per_class)
-        out_printf("  images per class: %lld ('%s') to %lld ('%s')\n",
-                   (long long)s->per_class[s->fewest], class_text(s, s->fewest, fewest),
-                   (long long)s->per_class[s->most], class_text(s, s->most, most));
+    if (s->classes.count > 0 && s->per_class) {
+        int64_t low = s->per_class[s->fewest], high = s->per_class[s->most];
+        if (low == high)
+            out_printf("  images per class: %lld each\n", (long long)low);
+        else
+            out_printf("  images per class: %lld ('%s') to %lld ('%s')\n", (long long)low,
+                       class_text(s, s->fewest, fewest), (long long)high,
+                       class_text(s, s->most, most));
+    }
     if (s->count > s->corrupt)
         out_printf(
             "  width %lld, %lld, %lld, height %lld, %lld, %lld (smallest, median, largest)\n",

@@ -75,6 +75,7 @@ static Status decode_sample(void *user, int64_t i) {
 static void show_progress(void *user, int64_t done) {
     const DecodeWork *w = user;
     const char *name = w->split->name;
+    if (done == w->split->count) return;
     progress_line(10, "%s%sdecoding %lld of %lld", name, *name ? ": " : "", (long long)done,
                   (long long)w->split->count);
 }
