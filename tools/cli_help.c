@@ -16,7 +16,7 @@
 
 #include "version.h"
 
-enum { HELP_COLUMN = 34 };
+enum { HELP_COLUMN = 34, HELP_WIDTH = 100 };
 
 void help_program(bool asked) {
     FILE *stream = asked ? NULL : stderr; /* NULL: checked standard output */
@@ -79,23 +79,46 @@ static void option_left(const Command *c, const Section *s, const Option *o, cha
     }
     char letter = cli_letter_of(c, o->flag), alias[8] = "    ";
     if (letter) snprintf(alias, sizeof alias, "-%c, ", letter);
-    bool negative = o->type == OPTION_BOOL && o->initial && strcmp(o->initial, "true") == 0;
-    snprintf(out, size, "  %s--%s%s%s", alias, negative ? "no-" : "", o->flag, value);
+    snprintf(out, size, "  %s--%s%s%s", alias, o->type == OPTION_BOOL ? "[no-]" : "", o->flag,
+             value);
+}
+
+/* Words of `text` in lines of HELP_WIDTH, the first starting at HELP_COLUMN. */
+static void wrapped(const char *text) {
+    int column = HELP_COLUMN;
+    while (*text) {
+        int n = (int)strcspn(text, " ");
+        if (column > HELP_COLUMN && column + 1 + n > HELP_WIDTH) {
+            out_printf("\n%*s", HELP_COLUMN, "");
+            column = HELP_COLUMN;
+        } else if (column > HELP_COLUMN) {
+            out_text(" ");
+            column++;
+        }
+        out_bytes(text, (size_t)n);
+        column += n;
+        text += n;
+        text += strspn(text, " ");
+    }
+    out_text("\n");
 }
 
 static void option_line(const Command *c, const Section *s, const Option *o, bool all) {
-    char left[256];
+    char left[256], text[2048];
     if (!o->flag && !all) return;
     option_left(c, s, o, left, sizeof left);
-    if ((int)strlen(left) < HELP_COLUMN)
+    if ((int)strlen(left) < HELP_COLUMN - 1)
         out_printf("%-*s", HELP_COLUMN, left);
     else
         out_printf("%s\n%*s", left, HELP_COLUMN, "");
-    out_text(o->help);
-    if (o->type != OPTION_BOOL && o->initial && *o->initial) out_printf(" [%s]", o->initial);
-    if (all && (o->min != 0 || o->max != 0)) out_printf(" (%g to %g)", o->min, o->max);
-    if (all && o->flag) out_printf(" (%s.%s)", s->name, o->key);
-    out_text("\n");
+    int n = snprintf(text, sizeof text, "%s", o->help);
+    if (all && (o->min != 0 || o->max != 0) && n < 1500)
+        n += snprintf(text + n, sizeof text - (size_t)n, " (%g to %g)", o->min, o->max);
+    if (all && o->flag && n < 1500)
+        n += snprintf(text + n, sizeof text - (size_t)n, " (%s.%s)", s->name, o->key);
+    if (o->initial && *o->initial && n < 1800)
+        snprintf(text + n, sizeof text - (size_t)n, " [%s]", o->initial);
+    wrapped(text);
 }
 
 typedef struct HelpWalk {

@@ -1,0 +1,105 @@
+#!/bin/bash
+# Scoring: numbers, per-image results, self-describing checkpoints, and what they are refused for.
+. "$(dirname "$0")/train_lib.sh"
+
+run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 3 -o runs/a
+
+# ---- the run folder knows its model, preprocessing and data; the numbers are those of the last validation ----
+run 0 eval --checkpoint runs/a --no-progress
+says 'top-1'
+tells 'resize'
+top1=$(sed -n 's/^top-1 \([0-9.]*\) .*/\1/p' out)
+best=$(awk -F, '$1 == "validate" && $11 > best {best = $11} END {printf "%.3f", best}' runs/a/metrics.csv)
+equal 'top-1 against the best validation' "$top1" "$best"
+run 0 eval runs/a/last.safetensors --data-dir "$DIGITS" --json --results-file 'results, all.csv'
+json_ok out
+says '"scored":355'
+equal 'rows of the results' "$(wc -l <'results, all.csv')" 356
+right=$(awk -F, 'NR > 1 && $3 == $5' 'results, all.csv' | wc -l)
+checks=$((checks + 1))
+grep -q "\"top1_count\":$right," out || fail "top1_count differs from the $right right rows"
+# batch size and workers change nothing
+one=$("$TTV" eval runs/a --batch-size 1 --workers 1 -q --results-file one.csv 2>/dev/null | cut -d, -f1-2)
+many=$("$TTV" eval runs/a --batch-size 64 --workers 3 -q --results-file many.csv 2>/dev/null | cut -d, -f1-2)
+equal 'batch sizes' "$one" "$many"
+# any weights of a training configuration are understood with that configuration
+run 0 eval -c runs/a/config.ini --checkpoint runs/a -q
+run 0 eval runs/a --precision bf16 -q
+
+# ---- folders: damaged files are left out and named; nothing left is exit 3 ----
+digits_folder set 3
+cp "$SOURCE/CMakeLists.txt" set/val/5/text.png
+: >set/val/6/empty.png
+run 0 eval runs/a --data-dir set --set data.max_corrupt=0.5
+tells 'set/val/5/text.png'
+tells 'set/val/6/empty.png'
+says '2 left out'
+run 3 eval runs/a --data-dir set --on-corrupt fail
+for class in 0 1 2 3 4 5 6 7 8 9; do
+    for file in set/val/$class/*; do echo broken >"$file"; done
+done
+run 3 eval runs/a --data-dir set --set data.max_corrupt=1
+quiet_out
+
+# ---- labels that do not fit ----
+digits_folder other 2
+mv other/val/9 other/val/nine
+run 3 eval runs/a --data-dir other
+tells 'nine'
+
+# ---- checkpoints that are none, or of another model ----
+run 2 eval
+tells '--checkpoint'
+run 4 eval missing.safetensors --data-dir "$DIGITS"
+tells 'missing.safetensors'
+refused() { # WHAT EXPECTED-TEXT
+    run 3 eval broken.safetensors --data-dir "$DIGITS"
+    tells 'broken.safetensors'
+    tells "$2"
+}
+printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n' >broken.safetensors
+refused pointer LFS
+printf '<!DOCTYPE html><html></html>' >broken.safetensors
+refused page HTML
+: >broken.safetensors
+refused empty ''
+head -c 2000 runs/a/last.safetensors >broken.safetensors
+refused cut ''
+printf '\200\002}q\000.' >broken.safetensors
+refused pickle ''
+run 3 eval runs/a --model vittt_tiny -q
+tells 'vittt_tiny'
+run 3 eval runs/a --width 64 -q
+run 3 eval runs/a --num-classes 11 -q
+run 2 eval runs/a --mixer nonsense -q
+# weights that do not say what they are
+if command -v python3 >/dev/null; then
+    python3 - runs/a/last.safetensors bare.safetensors <<'PY'
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+n = struct.unpack("<Q", data[:8])[0]
+header = json.loads(data[8:8 + n])
+header.pop("__metadata__", None)
+text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + data[8 + n:])
+PY
+    run 2 eval bare.safetensors --data-dir "$DIGITS"
+    tells '--model'
+    run 0 eval bare.safetensors -c runs/a/config.ini --json -q
+    run 3 eval bare.safetensors --model vittt_tiny --num-classes 10 --data-dir "$DIGITS"
+    tells 'shape'
+fi
+
+# ---- streams ----
+checks=$((checks + 1))
+command_line='ttv eval >/dev/full'
+"$TTV" eval runs/a -q >/dev/full 2>err
+got=$?
+err=$(cat err)
+[ "$got" -eq 4 ] || fail "exit code $got instead of 4"
+run 4 eval runs/a -q --results-file /dev/full/x.csv
+run 4 eval runs/a -q --results-file missing/x.csv
+tells 'missing/x.csv'
+
+finish
