@@ -24,7 +24,7 @@ typedef enum AlphaPolicy { ALPHA_DROP, ALPHA_COMPOSITE_BLACK, ALPHA_COMPOSITE_WH
 typedef struct ImageOptions {
     int64_t max_pixels; /* 0: 178,956,970 */
     bool
-        check_plausible; /* refuse when pixels > 8,256 (PNG) or 170 (JPEG) times the file's bytes */
+        check_plausible; /* refuse more pixels per byte than the coding can reach: 8,256 (PNG), 170 (JPEG 4:2:0) */
     bool apply_orientation; /* EXIF */
     bool strict; /* decoder warnings (truncated data...) are errors; false: keep what decoded */
     AlphaPolicy alpha;

@@ -19,10 +19,9 @@ typedef struct DecodeJob {
     ImageScratch *scratch;     /* NULL: out->pixels is a fresh block */
 } DecodeJob;
 
-/* Pixels per encoded byte that a sane file cannot exceed (users_expect.md R12): deflate reaches
- * 1032:1 at 8 pixels a byte; a JPEG block of 64 pixels takes two bits at least in each of its
- * scans. */
-enum { PNG_PIXELS_PER_BYTE = 8256, JPEG_PIXELS_PER_BYTE = 170, DEFAULT_MAX_PIXELS = 178956970 };
+/* Pixels per encoded byte that no PNG exceeds: deflate reaches 1032:1, a byte holds 8 pixels (users_expect.md
+ * R12). JPEG: see jpeg_pixels_per_byte(). */
+enum { PNG_PIXELS_PER_BYTE = 8256, DEFAULT_MAX_PIXELS = 178956970 };
 
 /* The limits, from header numbers alone, before anything is allocated. */
 Status image_check_size(const DecodeJob *job, const ImageInfo *info, int64_t pixels_per_byte);

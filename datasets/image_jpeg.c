@@ -116,6 +116,22 @@ static void fill_info(const JpegReader *r, ImageInfo *info) {
     };
 }
 
+/* Pixels that a byte can stand for at most: a Huffman code has one bit at least, and each block of 8x8 needs a
+ * code for DC and one for the end of AC (in progressive files, whose runs of empty blocks cost nothing, for DC
+ * only). 170 for baseline 4:2:0, 256 for grey. Arithmetic coding knows no such bound; deflate's is taken. */
+static int64_t jpeg_pixels_per_byte(const JpegReader *r) {
+    int64_t blocks = 0, largest_h = 1, largest_v = 1;
+    if (r->cinfo.arith_code) return PNG_PIXELS_PER_BYTE;
+    for (int i = 0; i < r->cinfo.num_components; i++) {
+        const jpeg_component_info *c = &r->cinfo.comp_info[i];
+        blocks += c->h_samp_factor * c->v_samp_factor;
+        if (c->h_samp_factor > largest_h) largest_h = c->h_samp_factor;
+        if (c->v_samp_factor > largest_v) largest_v = c->v_samp_factor;
+    }
+    int64_t bits = blocks * (r->cinfo.progressive_mode ? 1 : 2);
+    return 64 * 8 * largest_h * largest_v / bits;
+}
+
 static Status check_components(const JpegReader *r) {
     int n = r->cinfo.num_components;
     if (n == 1 || n == 3 || n == 4) return STATUS_OK;
@@ -242,7 +258,7 @@ static Status decode_body(JpegReader *r, const DecodeJob *job, Image *out) {
     void *row;
     fill_info(r, &info);
     TRY(check_components(r));
-    TRY(image_check_size(job, &info, JPEG_PIXELS_PER_BYTE));
+    TRY(image_check_size(job, &info, jpeg_pixels_per_byte(r)));
     TRY(image_resolve_region(job, &info, &r->region));
     TRY(mem_alloc(&row, info.width, 4, "a row of pixels"));
     r->row = row;

@@ -108,7 +108,11 @@ static void start(PngReader *r, bool strict) {
     png_set_user_limits(r->png, MAX_SIDE, MAX_SIDE);
     png_set_chunk_cache_max(r->png, 16);
     png_set_chunk_malloc_max(r->png, MAX_CHUNK_BYTES);
-    if (!strict) png_set_crc_action(r->png, PNG_CRC_QUIET_USE, PNG_CRC_QUIET_USE);
+    if (!strict) {
+        png_set_crc_action(r->png, PNG_CRC_QUIET_USE, PNG_CRC_QUIET_USE);
+        /* Inflate byte by byte: slow, but the last whole row of a truncated file is not lost in a buffer. */
+        png_set_compression_buffer_size(r->png, 1);
+    }
     skip_extras(r);
     png_set_read_fn(r->png, r, on_read);
     png_read_info(r->png, r->info);
