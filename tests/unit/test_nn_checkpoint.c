@@ -353,7 +353,7 @@ static void failing_allocations_lose_nothing(void **unused) {
     char *folder = folder_new();
     Toy *toy = toy_new(4);
     check_ok(save(toy, folder, 1, true, 1));
-    for (int64_t n = 1, step = 2; n < 1000; n++, step++) {
+    for (int64_t n = 1, step = 2; n < 1000; n += 1 + n / 25, step++) {
         set_step(toy, step);
         int64_t live = mem_live();
         mem_fail_at(n);
@@ -365,7 +365,7 @@ static void failing_allocations_lose_nothing(void **unused) {
         if (s != STATUS_OK) assert_int_equal(s, STATUS_MEMORY);
         check_intact(folder, step, s);
         if (pending) break;
-        assert_true(n < 999);
+        assert_true(n < 900);
         check_ok(save(toy, folder, ++step, false, 1));
     }
     toy_free(toy);
@@ -381,7 +381,7 @@ static void a_full_disk_loses_nothing(void **unused) {
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     int64_t step = 1;
-    for (rlim_t bytes = 0; bytes < 6000; bytes += 331) {
+    for (rlim_t bytes = 0; bytes < 6000; bytes += 661) {
         check_ok(save(toy, folder, ++step, false, 1));
         struct rlimit limit = {bytes, before.rlim_max};
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
@@ -403,7 +403,7 @@ static void a_killed_process_loses_nothing(void **unused) {
     check_ok(save(toy, folder, 1, true, 1));
     snprintf(path, sizeof path, "%s/checkpoints", folder);
     int64_t step = 1;
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < 40; round++) {
         pid_t child = fork();
         if (child == 0) {
             for (int64_t s = step + 1;; s++)
@@ -425,7 +425,7 @@ static void a_killed_process_loses_nothing(void **unused) {
         check_ok(file_clean_temporaries(path, &removed));
         assert_true(removed <= 1);
     }
-    assert_true(step > 60);
+    assert_true(step > 40);
     check_ok(save(toy, folder, step + 1, false, 0)); /* prunes what the killed ones left */
     char command[300];
     snprintf(command, sizeof command, "test $(ls '%s' | wc -l) = 4", path);
