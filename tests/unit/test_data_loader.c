@@ -1,0 +1,451 @@
+/* The loader: the same batches whatever the threads, resume in the middle of an epoch, corrupt
+ * files by policy. */
+#include "data_tar.h"
+
+#include <signal.h>
+
+#include "datasets/loader.h"
+
+enum { SIDE = 24, IMAGES = 53, BATCH = 8 };
+
+static char root[256];
+static Dataset *clean, *dirty;
+static ClassList classes;
+
+static const char *const good[] = {
+    "grey.jpg",   "rgb_420.jpg",         "rgb_interlaced.png", "cmyk_adobe.jpg",    "palette_8.png",
+    "exif_6.jpg", "progressive_420.jpg", "rgba_16.png",        "rgb_components.jpg"};
+
+static Dataset *open_split(const char *split) {
+    DataConfig c = {0};
+    Section section = {"data", data_options, &c};
+    Config *config;
+    Dataset *d;
+    assert_ok(config_new(&section, 1, &config));
+    config_free(config);
+    snprintf(c.root, sizeof c.root, "%s", root);
+    assert_ok(dataset_open(&c, split, &classes, &d));
+    return d;
+}
+
+static int set_up(void **state) {
+    (void)state;
+    char name[64];
+    make_temp(root);
+    for (int i = 0; i < IMAGES; i++) {
+        snprintf(name, sizeof name, "clean/%d/%02d.jpg", i % 3, i);
+        put_image(root, name, good[i % 9]);
+        snprintf(name, sizeof name, "dirty/%d/%02d.jpg", i % 3, i);
+        put_image(root, name, i % 10 == 4 ? "truncated_50.jpg" : i == 7 ? "text.jpg" : good[i % 9]);
+    }
+    clean = open_split("clean");
+    dirty = open_split("dirty");
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    dataset_close(clean);
+    dataset_close(dirty);
+    class_list_free(&classes);
+    remove_tree(root);
+    return 0;
+}
+
+static const Preprocess preprocess = {
+    SIDE, 0.875, CROP_CENTER, FILTER_BICUBIC, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}};
+static const Augment augment = {true, 0.08, 1, 0.75, 4.0 / 3, 0.5, 0.3, 4};
+
+static LoaderOptions options_of(int threads, bool training) {
+    return (LoaderOptions){.preprocess = &preprocess,
+                           .augment = training ? &augment : NULL,
+                           .batch = BATCH,
+                           .threads = threads,
+                           .prefetch = 3,
+                           .seed = 42,
+                           .shuffle = training,
+                           .drop_last = training,
+                           .max_corrupt = 1,
+                           .image = image_options_default()};
+}
+
+/* CRC over everything that a batch holds. */
+static uint32_t batch_crc(uint32_t crc, const HostBatch *b) {
+    size_t n = (size_t)b->count;
+    crc = crc32c(crc, b->pixels, n * SIDE * SIDE * 3);
+    crc = crc32c(crc, b->labels, n * sizeof(int64_t));
+    crc = crc32c(crc, b->samples, n * sizeof(int64_t));
+    return crc32c(crc, b->valid, n);
+}
+
+/* CRC of each batch of an epoch from `cursor` on; the number of batches. */
+static int run_epoch(Loader *l, int64_t epoch, int64_t cursor, uint32_t *crcs) {
+    int n = 0;
+    HostBatch b;
+    Status s;
+    assert_ok(loader_begin(l, epoch, cursor));
+    while ((s = loader_next(l, &b)) == STATUS_OK) crcs[n++] = batch_crc(0, &b);
+    assert_int_equal(s, STATUS_END);
+    assert_int_equal(loader_next(l, &b), STATUS_END);
+    return n;
+}
+
+static void threads_do_not_matter(void **state) {
+    (void)state;
+    const int threads[] = {1, 2, 5, 16};
+    for (int training = 0; training < 2; training++) {
+        uint32_t first[2][16], crcs[16];
+        int batches = training ? IMAGES / BATCH : (IMAGES + BATCH - 1) / BATCH;
+        for (int t = 0; t < 4; t++) {
+            Loader *l;
+            LoaderOptions o = options_of(threads[t], training);
+            assert_ok(loader_open(dirty, &o, &l));
+            assert_int_equal(loader_batches(l), batches);
+            for (int epoch = 0; epoch < 2; epoch++) {
+                assert_int_equal(run_epoch(l, epoch, 0, t == 0 ? first[epoch] : crcs), batches);
+                if (t > 0)
+                    assert_memory_equal(crcs, first[epoch], sizeof(uint32_t) * (size_t)batches);
+            }
+            assert_int_equal(loader_corrupt_count(l), 6);
+            for (int64_t i = 0; i < 6; i++) {
+                int64_t sample;
+                const char *reason;
+                loader_corrupt_at(l, i, &sample, &reason);
+                assert_non_null(strstr(reason, dataset_name(dirty, sample)));
+                assert_true(strstr(reason, "truncated") || strstr(reason, "Premature") ||
+                            strstr(reason, "but text"));
+            }
+            loader_close(l);
+        }
+        assert_true(!training || memcmp(first[0], first[1], sizeof crcs[0] * 6) != 0);
+        assert_true(training || memcmp(first[0], first[1], sizeof crcs[0] * 6) == 0);
+    }
+}
+
+static void resume_in_the_middle(void **state) {
+    (void)state;
+    Loader *l;
+    uint32_t whole[16], part[16];
+    LoaderOptions o = options_of(2, true);
+    assert_ok(loader_open(clean, &o, &l));
+    assert_int_equal(run_epoch(l, 3, 0, whole), 6);
+    assert_int_equal(run_epoch(l, 3, 4 * BATCH, part), 2);
+    assert_memory_equal(part, whole + 4, 2 * sizeof whole[0]);
+    for (int stop = 0; stop < 6; stop++) { /* begin again while batches are in work */
+        HostBatch b;
+        assert_ok(loader_begin(l, stop, 0));
+        for (int i = 0; i < stop; i++) assert_ok(loader_next(l, &b));
+    }
+    assert_int_equal(run_epoch(l, 3, 2 * BATCH, part), 4);
+    assert_memory_equal(part, whole + 2, 4 * sizeof whole[0]);
+    assert_int_equal(run_epoch(l, 3, IMAGES, part), 0);
+    assert_int_equal(loader_begin(l, 3, IMAGES + 1), STATUS_USAGE);
+    assert_int_equal(loader_begin(l, -1, 0), STATUS_USAGE);
+    loader_close(l);
+}
+
+static void every_sample_once(void **state) {
+    (void)state;
+    Loader *l;
+    LoaderOptions o = options_of(3, true);
+    o.drop_last = false;
+    assert_ok(loader_open(clean, &o, &l));
+    for (int64_t epoch = 0; epoch < 3; epoch++) {
+        int seen[IMAGES] = {0}, in_place = 0;
+        int64_t position = 0;
+        HostBatch b;
+        assert_ok(loader_begin(l, epoch, 0));
+        while (loader_next(l, &b) == STATUS_OK) {
+            for (int64_t i = 0; i < b.count; i++, position++) {
+                seen[b.samples[i]]++;
+                in_place += b.samples[i] == position;
+                assert_int_equal(b.labels[i], dataset_label(clean, b.samples[i]));
+                assert_int_equal(b.valid[i], 1);
+            }
+        }
+        assert_int_equal(position, IMAGES);
+        for (int i = 0; i < IMAGES; i++) assert_int_equal(seen[i], 1);
+        assert_true(in_place < IMAGES / 4);
+    }
+    loader_close(l);
+}
+
+/* Evaluation gives what decoding and preprocessing give, and the tail is not dropped. */
+static void evaluation_is_plain_preprocessing(void **state) {
+    (void)state;
+    Loader *l;
+    HostBatch b;
+    ResizeScratch scratch = {0};
+    LoaderOptions o = options_of(2, false);
+    int64_t position = 0;
+    assert_ok(loader_open(clean, &o, &l));
+    assert_ok(loader_begin(l, 0, 0));
+    while (loader_next(l, &b) == STATUS_OK) {
+        for (int64_t i = 0; i < b.count; i++, position++) {
+            Image image;
+            uint8_t want[SIDE * SIDE * 3];
+            assert_int_equal(b.samples[i], position);
+            assert_ok(image_read(dataset_name(clean, position), &o.image, &image, NULL));
+            assert_ok(preprocess_apply(&preprocess, &image, want, &scratch));
+            assert_memory_equal(b.pixels + i * SIDE * SIDE * 3, want, sizeof want);
+            image_free(&image);
+        }
+    }
+    assert_int_equal(position, IMAGES);
+    loader_close(l);
+    resize_scratch_free(&scratch);
+}
+
+/* Training through regions equals augmenting the whole image. */
+static void training_equals_augment_apply(void **state) {
+    (void)state;
+    for (int orientation = 0; orientation < 2; orientation++) {
+        Loader *l;
+        HostBatch b;
+        ResizeScratch scratch = {0};
+        LoaderOptions o = options_of(2, true);
+        o.image.apply_orientation = orientation;
+        assert_ok(loader_open(clean, &o, &l));
+        assert_ok(loader_begin(l, 7, 0));
+        while (loader_next(l, &b) == STATUS_OK) {
+            for (int64_t i = 0; i < b.count; i++) {
+                Image image;
+                uint8_t want[SIDE * SIDE * 3];
+                Rng rng = rng_stream(o.seed, RNG_AUGMENT, 7, (uint64_t)b.samples[i]);
+                assert_ok(image_read(dataset_name(clean, b.samples[i]), &o.image, &image, NULL));
+                assert_ok(augment_apply(&augment, &preprocess, &image, &rng, want, &scratch));
+                assert_memory_equal(b.pixels + i * SIDE * SIDE * 3, want, sizeof want);
+                image_free(&image);
+            }
+        }
+        loader_close(l);
+        resize_scratch_free(&scratch);
+    }
+}
+
+static void corrupt_is_left_out_of_evaluation(void **state) {
+    (void)state;
+    Loader *l;
+    HostBatch b;
+    LoaderOptions o = options_of(2, false);
+    int64_t invalid = 0, total = 0;
+    assert_ok(loader_open(dirty, &o, &l));
+    assert_ok(loader_begin(l, 0, 0));
+    while (loader_next(l, &b) == STATUS_OK) {
+        for (int64_t i = 0; i < b.count; i++) {
+            total++;
+            if (b.valid[i]) continue;
+            invalid++;
+            for (int p = 0; p < SIDE * SIDE * 3; p++) {
+                assert_int_equal(b.pixels[i * SIDE * SIDE * 3 + p], 0);
+            }
+        }
+    }
+    assert_int_equal(total, IMAGES);
+    assert_int_equal(invalid, 6);
+    loader_close(l);
+}
+
+static void corrupt_is_replaced_in_training(void **state) {
+    (void)state;
+    Loader *l;
+    HostBatch b;
+    LoaderOptions o = options_of(2, true);
+    o.drop_last = false;
+    int64_t total = 0;
+    assert_ok(loader_open(dirty, &o, &l));
+    assert_ok(loader_begin(l, 0, 0));
+    while (loader_next(l, &b) == STATUS_OK) {
+        for (int64_t i = 0; i < b.count; i++, total++) {
+            assert_int_equal(b.valid[i], 1);
+            assert_int_equal(b.labels[i], dataset_label(dirty, b.samples[i]));
+            for (int64_t k = 0; k < loader_corrupt_count(l); k++) {
+                int64_t sample;
+                const char *reason;
+                loader_corrupt_at(l, k, &sample, &reason);
+                assert_true(sample != b.samples[i]);
+            }
+        }
+    }
+    assert_int_equal(total, IMAGES);
+    loader_close(l);
+}
+
+static void policy_ends_the_pass(void **state) {
+    (void)state;
+    char first[1024] = "";
+    for (int threads = 1; threads < 6; threads += 2) {
+        Loader *l;
+        HostBatch b;
+        Status s;
+        int n = 0;
+        LoaderOptions o = options_of(threads, false);
+        o.fail_on_corrupt = true;
+        assert_ok(loader_open(dirty, &o, &l));
+        assert_ok(loader_begin(l, 0, 0));
+        while ((s = loader_next(l, &b)) == STATUS_OK) n++;
+        assert_int_equal(s, STATUS_DATA);
+        if (threads == 1) snprintf(first, sizeof first, "%d %s", n, status_message());
+        char again[1024];
+        snprintf(again, sizeof again, "%d %s", n, status_message());
+        assert_string_equal(again, first);
+        loader_close(l);
+
+        o.fail_on_corrupt = false;
+        o.max_corrupt = 3.0 / IMAGES; /* the fourth is one too many */
+        assert_ok(loader_open(dirty, &o, &l));
+        assert_ok(loader_begin(l, 0, 0));
+        while ((s = loader_next(l, &b)) == STATUS_OK) {
+        }
+        assert_int_equal(s, STATUS_DATA);
+        assert_message("4 of 53 samples are unreadable");
+        loader_close(l);
+    }
+}
+
+static void nothing_readable_is_an_error(void **state) {
+    (void)state;
+    char name[64];
+    for (int i = 0; i < 5; i++) {
+        snprintf(name, sizeof name, "broken/0/%d.jpg", i);
+        put_image(root, name, "text.jpg");
+    }
+    Dataset *d = open_split("broken");
+    Loader *l;
+    HostBatch b;
+    LoaderOptions o = options_of(2, true);
+    o.drop_last = false;
+    assert_ok(loader_open(d, &o, &l));
+    assert_ok(loader_begin(l, 0, 0));
+    assert_int_equal(loader_next(l, &b), STATUS_DATA);
+    assert_message("drawn in its place");
+    loader_close(l);
+    dataset_close(d);
+}
+
+/* A file that vanishes after the scan is one more unreadable sample. */
+static void vanished_file(void **state) {
+    (void)state;
+    char path[300];
+    put_image(root, "fleeting/0/1.jpg", "grey.jpg");
+    put_image(root, "fleeting/0/2.jpg", "grey.jpg");
+    Dataset *d = open_split("fleeting");
+    Loader *l;
+    HostBatch b;
+    LoaderOptions o = options_of(1, false);
+    snprintf(path, sizeof path, "%s/fleeting/0/1.jpg", root);
+    assert_int_equal(unlink(path), 0);
+    assert_ok(loader_open(d, &o, &l));
+    assert_ok(loader_begin(l, 0, 0));
+    assert_ok(loader_next(l, &b));
+    assert_int_equal(b.count, 2);
+    assert_true(!b.valid[0] && b.valid[1]);
+    loader_close(l);
+    dataset_close(d);
+}
+
+static void close_is_prompt(void **state) {
+    (void)state;
+    for (int i = 0; i < 20; i++) {
+        Loader *l;
+        HostBatch b;
+        LoaderOptions o = options_of(1 + i % 4, true);
+        int64_t live = mem_live();
+        double start = seconds();
+        assert_ok(loader_open(clean, &o, &l));
+        if (i % 3 > 0) assert_ok(loader_begin(l, 0, 0));
+        if (i % 3 > 1) assert_ok(loader_next(l, &b));
+        loader_close(l);
+        assert_true(seconds() - start < 2);
+        assert_int_equal(mem_live(), live);
+    }
+    loader_close(NULL);
+}
+
+static void options_are_checked(void **state) {
+    (void)state;
+    Loader *l;
+    LoaderOptions o = options_of(1, true);
+    o.batch = 0;
+    assert_int_equal(loader_open(clean, &o, &l), STATUS_USAGE);
+    o = options_of(-1, true);
+    assert_int_equal(loader_open(clean, &o, &l), STATUS_USAGE);
+    Augment bad = augment;
+    bad.scale_min = 2;
+    o = options_of(1, true);
+    o.augment = &bad;
+    assert_int_equal(loader_open(clean, &o, &l), STATUS_USAGE);
+    assert_null(l);
+}
+
+static void allocation_failures_are_clean(void **state) {
+    (void)state;
+    int64_t live = mem_live();
+    for (int64_t n = 1; n < 40; n++) {
+        Loader *l;
+        LoaderOptions o = options_of(2, true);
+        mem_fail_at(n);
+        Status s = loader_open(clean, &o, &l);
+        int pending = mem_fail_pending();
+        mem_fail_at(0);
+        assert_int_equal(s, pending ? STATUS_OK : STATUS_MEMORY);
+        loader_close(l);
+        assert_int_equal(mem_live(), live);
+        if (pending) break;
+    }
+    for (int64_t n = 1; n < 60; n += 3) { /* inside the workers: an error, never a wrong batch */
+        Loader *l;
+        HostBatch b;
+        Status s;
+        LoaderOptions o = options_of(2, true);
+        assert_ok(loader_open(dirty, &o, &l));
+        assert_ok(loader_begin(l, 0, 0));
+        mem_fail_at(n);
+        while ((s = loader_next(l, &b)) == STATUS_OK) {
+        }
+        mem_fail_at(0);
+        assert_true(s == STATUS_END || s == STATUS_MEMORY);
+        loader_close(l);
+        assert_int_equal(mem_live(), live);
+    }
+}
+
+/* After warm-up, batches of images inside a tar take nothing from the heap through the library. */
+static void steady_state_allocates_little(void **state) {
+    (void)state;
+    Loader *l;
+    HostBatch b;
+    LoaderOptions o = options_of(1, true);
+    assert_ok(loader_open(clean, &o, &l));
+    int64_t before = 0;
+    for (int64_t epoch = 0; epoch < 4; epoch++) {
+        assert_ok(loader_begin(l, epoch, 0));
+        while (loader_next(l, &b) == STATUS_OK) {
+        }
+        if (epoch == 1) before = mem_live();
+    }
+    assert_int_equal(mem_live(), before);
+    assert_true(loader_wait_seconds(l) >= 0);
+    assert_true(loader_wait_seconds(l) == 0);
+    loader_close(l);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_do_not_matter),
+        cmocka_unit_test(resume_in_the_middle),
+        cmocka_unit_test(every_sample_once),
+        cmocka_unit_test(evaluation_is_plain_preprocessing),
+        cmocka_unit_test(training_equals_augment_apply),
+        cmocka_unit_test(corrupt_is_left_out_of_evaluation),
+        cmocka_unit_test(corrupt_is_replaced_in_training),
+        cmocka_unit_test(policy_ends_the_pass),
+        cmocka_unit_test(nothing_readable_is_an_error),
+        cmocka_unit_test(vanished_file),
+        cmocka_unit_test(close_is_prompt),
+        cmocka_unit_test(options_are_checked),
+        cmocka_unit_test(allocation_failures_are_clean),
+        cmocka_unit_test(steady_state_allocates_little),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
