@@ -39,7 +39,7 @@ says 'ttv eval'
 flags_of() { # COMMAND...: "flag<TAB>takes<TAB>value"
     "$TTV" "$@" --help | awk '
         function emit() { if (flag != "") printf "%s\t%s\t%s\n", flag, takes, value; flag = "" }
-        /^ +(-[A-Za-z], )?--(\[no-\])?[a-z0-9-]+/ {
+        /^  (    |-[A-Za-z], )--(\[no-\])?[a-z0-9-]+/ {
             emit()
             line = $0
             sub(/^ +(-[A-Za-z], )?--/, "", line)
@@ -52,6 +52,7 @@ flags_of() { # COMMAND...: "flag<TAB>takes<TAB>value"
             value = word ~ /\|/ ? word : "1"
             sub(/\|.*/, "", value)
         }
+        /^\[/ || /^$/ { emit() }
         flag != "" && /\[[^][]*\]$/ { value = $0; sub(/^.*\[/, "", value); sub(/\]$/, "", value) }
         END { emit() }'
 }

@@ -92,7 +92,8 @@ run 2 train "${tiny[@]}" "${small_data[@]}" --img-size 17 -o runs/x
 tells 'patch'
 run 2 train "${tiny[@]}" "${small_data[@]}" --model vittt_huge -o runs/x
 tells 'vittt_huge'
-run 5 train "${tiny[@]}" "${small_data[@]}" --device tpu -o runs/x
+run 2 train "${tiny[@]}" "${small_data[@]}" --device tpu -o runs/x
+tells "'tpu'"
 run 2 train "${tiny[@]}" "${small_data[@]}" --resume last -o runs/x
 tells 'no checkpoint'
 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n' >pointer.safetensors
