@@ -165,8 +165,7 @@ static Status time_loader(const Bench *b, const Dataset *d, bool training, int w
                   workers);
     TRY(loader_open(d, &o, &l));
     /* Long enough to pass the prefetched batches by far. */
-    double seconds = b->options->seconds > 0.5 ? 4 * b->options->seconds : 2;
-    Status s = time_epochs(l, seconds, rate);
+    Status s = time_epochs(l, 4 * b->options->seconds, rate);
     loader_close(l);
     return s;
 }

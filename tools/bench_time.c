@@ -122,7 +122,7 @@ static Status take_filled(Device *d, DType dtype, int64_t rows, int64_t columns,
 
 static Status measure_product(Bench *b) {
     Device *d = b->device;
-    int64_t n = d->kind == DEVICE_CUDA ? 8192 : 2048;
+    int64_t n = d->kind == DEVICE_CUDA ? 8192 : 1536;
     Ceiling c = {.device = d};
     double seconds;
     TRY(take_filled(d, b->act, n, n, &c.y));

@@ -1,5 +1,5 @@
 # Shared by the tests that need a checkpoint: trains a very small model on a few digits in about a second.
-# Afterwards $RUN is its run folder and $WEIGHTS the weights file of its best step.
+# Afterwards $RUN is its run folder and $WEIGHTS the weights file of its last step.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 export OMP_NUM_THREADS=1
 

@@ -1,0 +1,64 @@
+#!/bin/bash
+# ttv bench: every part runs, measures every kernel, allocates nothing after step 1, speaks JSON. No timings are judged.
+. "$(dirname "$0")/lib.sh"
+export OMP_NUM_THREADS=1
+
+small=(--seconds 0.001 --batch-size 2 --img-size 16 --patch-size 4 --model custom --width 16 --depth 2
+    --heads 2 --num-classes 10)
+
+run 0 bench ops "${small[@]}"
+says 'GFLOP/s'
+for kernel in linear_dw vittt_glu_backward adamw dwconv3_taps layernorm cross_entropy; do says "$kernel"; done
+run 0 bench ops "${small[@]}" --precision bf16 --filter vittt --json
+json_ok out
+if command -v python3 >/dev/null; then
+    equal 'filtered cases' "$(json_get out 'len(d["ops"]["cases"])')" 4
+    equal 'times' "$(json_get out 'all(c["ms"] > 0 and c["ceiling_share"] > 0 for c in d["ops"]["cases"])')" True
+    equal 'activations' "$(json_get out 'd["activations"]')" BF16
+fi
+run 2 bench ops "${small[@]}" --filter nothing-like-that
+tells 'nothing-like-that'
+
+run 0 bench step "${small[@]}"
+says 'allocations after step 1: 0'
+run 0 bench step "${small[@]}" --drop-path 0.2 --json
+json_ok out
+if command -v python3 >/dev/null; then
+    equal 'allocations' "$(json_get out 'd["step"]["memory"]["allocations_after_step_1"]')" 0
+    equal 'batch' "$(json_get out '(d["step"]["classify_one"]["batch"], d["step"]["train"]["batch"])')" '(1, 2)'
+fi
+run 0 bench step "${small[@]}" --batch-size 1
+# the published parameter counts
+run 0 bench step --seconds 0.001 --batch-size 1 --img-size 32 --json
+[ -z "$(command -v python3)" ] || equal 'parameters of ViTTT-T' "$(json_get out 'd["step"]["parameters"]')" 6149416
+
+run 0 bench loader "${small[@]}" --images 4 --workers 1
+says 'pictures of own making'
+says 'img/s'
+run 0 bench loader "${small[@]}" --data-dir "$SOURCE/data/digits.tar" --workers 2 --json
+json_ok out
+[ -z "$(command -v python3)" ] || equal 'pixels' "$(json_get out 'd["loader"]["mean_pixels"]')" 64
+equal 'nothing is left behind' "$(find "${TMPDIR:-/tmp}" -maxdepth 1 -name 'ttv-bench-*' -user "$(id -un)" | wc -l)" 0
+
+run 0 bench all "${small[@]}" --images 2 --workers 1 --json
+json_ok out
+[ -z "$(command -v python3)" ] || equal 'parts' "$(json_get out '[k in d for k in ("step", "ops", "loader")]')" '[True, True, True]'
+
+# ---- mistakes ----
+run 2 bench
+tells 'ops, step, loader or all'
+run 2 bench opps
+tells "'opps'"
+run 2 bench step --model vittt_tiney
+tells 'did you mean'
+run 2 bench step --img-size 17
+run 2 bench step --batch-size 0
+run 3 bench loader --data-dir "$SOURCE/data/photos" --images 2
+run 5 bench step --device cuda:99 # no such card, or no CUDA at all
+if [ -w /dev/full ]; then
+    "$TTV" bench ops "${small[@]}" --filter zero >/dev/full 2>err
+    equal 'exit code on /dev/full' $? 4
+fi
+TMPDIR=/no/such/folder run 4 bench loader "${small[@]}"
+tells '/no/such/folder'
+finish
