@@ -64,6 +64,9 @@ struct Kernels {
     /* y[b,...] (+)= scale[b] x[b,...], act; scale none: 1. */
     Status (*scale_rows)(Device *d, Grad y, Tensor x, Tensor scale);
 
+    /* y = value; F32 or BF16. */
+    Status (*fill)(Device *d, Tensor y, float value);
+
     /* ---- matrix products ------------------------------------------------------------------ */
 
     /* C (+)= alpha op(A) op(B), rank 2 to 4, batched over leading dimensions; op transposes the
@@ -108,6 +111,15 @@ struct Kernels {
 
     /* y[B,H,W,3] (act) = (x/255 - mean) / std; x U8 [B,H,W,3]; mean, std: 3 host floats each. */
     Status (*image_normalise)(Device *d, Tensor y, Tensor x, const float *mean, const float *std);
+    /* Training images in one pass: normalise, flip, erase, mix (vittt.md 7.3, 7.4). y [B,H,W,3] act,
+     * x U8 [B,H,W,3]; mean, std: 3 host floats each. With e(b,p) = noise where p lies in sample b's
+     * erased box, else (x[b, flipped p]/255 - mean)/std, and r = B-1-b the partner:
+     *   y[b,p] = e(r,p) inside the batch's cut box, else lambda e(b,p) + (1-lambda) e(r,p).
+     * samples I32 [B,8]: flip (0, 1), erased top, left, height, width, then key0, key1 of the noise and
+     * one unused; the noise is N(0,1) per pixel and channel from Philox block (pixel index, 0, 0, 0).
+     * mix F32 [8]: lambda, cut top, left, height, width; the rest unused. */
+    Status (*image_prepare)(Device *d, Tensor y, Tensor x, Tensor samples, Tensor mix,
+                            const float *mean, const float *std);
     /* y[B,(H/p)(W/p),ch*p*p] from x[B,H,W,ch]; column order (channel, ky, kx), the order of the
      * published convolution weight; act. */
     Status (*patchify)(Device *d, Tensor y, Tensor x, int64_t patch);
@@ -142,6 +154,9 @@ struct Kernels {
      * not finite. */
     Status (*adamw)(Device *d, Tensor p, Tensor m, Tensor v, Tensor shadow, Tensor g, Tensor lr,
                     Tensor control, float beta1, float beta2, float eps, float weight_decay);
+
+    /* average = decay average + (1-decay) p over a flat range: the moving average of the weights. */
+    Status (*ema)(Device *d, Tensor average, Tensor p, float decay);
 
     /* ---- fused ViTTT inner step (vittt.md 2.1, 2.2, 3.1, 3.2) -------------------------------- */
 

@@ -6,6 +6,7 @@
 
 #define KERNEL_SLOTS(X)                                                                            \
     X(zero)                                                                                        \
+    X(fill)                                                                                        \
     X(copy)                                                                                        \
     X(add)                                                                                         \
     X(mul)                                                                                         \
@@ -25,6 +26,7 @@
     X(dwconv3)                                                                                     \
     X(dwconv3_taps)                                                                                \
     X(image_normalise)                                                                             \
+    X(image_prepare)                                                                               \
     X(patchify)                                                                                    \
     X(split_heads)                                                                                 \
     X(merge_heads)                                                                                 \
@@ -34,6 +36,7 @@
     X(cross_entropy_backward)                                                                      \
     X(grad_norm)                                                                                   \
     X(adamw)                                                                                       \
+    X(ema)                                                                                         \
     X(vittt_glu)                                                                                   \
     X(vittt_glu_backward)                                                                          \
     X(vittt_dwc)                                                                                   \

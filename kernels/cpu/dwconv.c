@@ -70,7 +70,7 @@ static Status taps_partial(Device *d, Tensor x, Tensor y, int64_t parts, float *
             const Map mx = map_rows(&ax, 0, height, buffer);
             const Map my =
                 map_rows(&ay, 0, height, buffer ? buffer + height * width * TAP_BLOCK : NULL);
-            taps_gradient(sums, sums + 9 * n, &mx, &my, 0, n);
+            taps_gradient(sums, sums + 9 * n, &mx, &my);
         }
         for (int64_t t = 0; t < 10; t++)
             memcpy(partial + (part * 10 + t) * channels + c, sums + t * n,

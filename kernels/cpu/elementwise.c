@@ -8,6 +8,18 @@ Status zero_cpu(Device *d, Tensor y) {
     return STATUS_OK;
 }
 
+Status fill_cpu(Device *d, Tensor y, float value) {
+    (void)d;
+    if (!act_dtype(y.dtype)) return refuse_dtype("fill", y.dtype);
+    const int64_t count = tensor_count(y);
+    const uint16_t half = bf16_round(value);
+    if (y.dtype == DTYPE_F32)
+        for (int64_t i = 0; i < count; i++) ((float *)y.data)[i] = value;
+    else
+        for (int64_t i = 0; i < count; i++) ((uint16_t *)y.data)[i] = half;
+    return STATUS_OK;
+}
+
 Status copy_cpu(Device *d, Grad y, Tensor x, float alpha) {
     (void)d;
     if (!y.t.data) return STATUS_OK;

@@ -3,13 +3,16 @@
 
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/values.h"
+#include "kernels/cpu/vmath.h"
 
 /* Largest logit and log of the sum of exp(logit - largest). */
 static void row_partition(const float *logits, int64_t n, float *largest, double *log_sum) {
     float top = logits[0];
+#pragma omp simd reduction(max : top)
     for (int64_t i = 1; i < n; i++) top = logits[i] > top ? logits[i] : top;
     double sum = 0.0;
-    for (int64_t i = 0; i < n; i++) sum += (double)expf(logits[i] - top);
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) sum += (double)exp_value(logits[i] - top);
     *largest = top;
     *log_sum = log(sum);
 }
@@ -63,8 +66,9 @@ Status cross_entropy_backward_cpu(Device *d, Grad dlogits, Tensor dloss, Tensor 
         row_partition(in, classes, &top, &log_sum);
         for (int64_t i = 0; i < classes; i++) share += (double)target[i];
         const float lowest = (float)log_sum, mass = (float)share;
+#pragma omp simd
         for (int64_t i = 0; i < classes; i++) {
-            const float value = scale * (expf(in[i] - top - lowest) * mass - target[i]);
+            const float value = scale * (exp_value(in[i] - top - lowest) * mass - target[i]);
             out[i] = dlogits.add ? out[i] + value : value;
         }
     }

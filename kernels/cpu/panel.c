@@ -1,12 +1,8 @@
 #include "kernels/cpu/panel.h"
 
-typedef float Vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
 /* Rows and vectors of the register tile: 24 of 32 registers with AVX-512, 12 of 16 otherwise. */
 #define TILE_ROWS    6
 #define TILE_VECTORS (LANES == 16 ? 4 : 2)
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* A tile of `rows` x `vectors`: both are constants wherever this is inlined. */
 ALWAYS_INLINE void tile(float *c, int64_t ldc, const float *a, int64_t a_row, int64_t a_column,

@@ -8,15 +8,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Floats of one vector register; panels are padded to a multiple of it. */
-#if defined(__AVX512F__)
-#define LANES 16
-#elif defined(__AVX__)
-#define LANES 8
-#else
-#define LANES 4
-#endif
+#include "kernels/cpu/vec.h"
 
+/* Panels are padded to a multiple of the vector width. */
 static inline int64_t panel_width(int64_t n) {
     return (n + LANES - 1) / LANES * LANES;
 }

@@ -1,9 +1,10 @@
+/* Rows are walked once per vector of channels: three columns of the map slide through registers,
+ * the taps or the sums stay there. Channels beyond the last full vector are done one by one.
+ */
 #include "kernels/cpu/taps.h"
 
 #include "kernels/cpu/values.h"
-
-/* Channels that taps_gradient keeps in registers. */
-#define BLOCK 16
+#include "kernels/cpu/vec.h"
 
 Map map_rows(const ActMap *a, int64_t begin, int64_t end, float *buffer) {
     Map m = {NULL, begin, a->height, a->width, a->channels, a->pixel};
@@ -26,88 +27,157 @@ void taps_transpose(float *out, const float *w, int64_t channels, bool flip) {
     }
 }
 
-/* All nine taps of one pixel; in[t] points at the neighbour's channels. */
-static void pixel_inside(float *restrict out, const float *centre, int64_t up, int64_t side,
-                         const float *w, int64_t channels) {
-    const float *top = centre - up, *bottom = centre + up;
-    const float *w0 = w, *w1 = w + 3 * channels, *w2 = w + 6 * channels;
-#pragma omp simd
-    for (int64_t c = 0; c < channels; c++) {
-        float sum = out[c];
-        sum += w0[c] * top[c - side];
-        sum += w0[c + channels] * top[c];
-        sum += w0[c + 2 * channels] * top[c + side];
-        sum += w1[c] * centre[c - side];
-        sum += w1[c + channels] * centre[c];
-        sum += w1[c + 2 * channels] * centre[c + side];
-        sum += w2[c] * bottom[c - side];
-        sum += w2[c + channels] * bottom[c];
-        sum += w2[c + 2 * channels] * bottom[c + side];
-        out[c] = sum;
+/* The row in front of, at and behind `row`; NULL outside the map. */
+static void three_rows(const Map *x, int64_t row, const float *rows[3]) {
+    for (int64_t i = 0; i < 3; i++) {
+        const int64_t r = row + i - 1;
+        const bool inside = r >= 0 && r < x->height;
+        rows[i] = inside ? x->data + (r - x->first) * x->width * x->pixel : NULL;
     }
 }
 
-static void pixel_border(float *restrict out, const Map *x, int64_t row, int64_t column,
-                         const float *w) {
-    for (int64_t t = 0; t < 9; t++) {
-        const int64_t r = row + t / 3 - 1, s = column + t % 3 - 1;
-        if (r < 0 || r >= x->height || s < 0 || s >= x->width) continue;
-        const float *in = x->data + ((r - x->first) * x->width + s) * x->pixel;
-        const float *tap = w + t * x->channels;
-#pragma omp simd
-        for (int64_t c = 0; c < x->channels; c++) out[c] += tap[c] * in[c];
+ALWAYS_INLINE Vec vec_at(const float *row, int64_t at) {
+    Vec v = {0};
+    if (row) v = *(const Vec *)(row + at);
+    return v;
+}
+
+/* One vector of channels, at c; the rows of `rows` that exist are known where this is inlined. */
+ALWAYS_INLINE void row_vector(float *out, int64_t out_pixel, const Map *x, const float *top,
+                              const float *centre, const float *bottom, const float *w, Vec base,
+                              bool add_input, int64_t c) {
+    const float *rows[3] = {top, centre, bottom};
+    Vec tap[9], left[3], here[3], right[3];
+#pragma GCC unroll 9
+    for (int t = 0; t < 9; t++) tap[t] = *(const Vec *)(w + t * x->channels + c);
+#pragma GCC unroll 3
+    for (int i = 0; i < 3; i++) {
+        left[i] = (Vec){0};
+        here[i] = vec_at(rows[i], c);
+    }
+    for (int64_t column = 0; column < x->width; column++) {
+        Vec sum = base;
+        if (add_input) sum += here[1];
+        const int64_t next = (column + 1) * x->pixel + c;
+        const bool inside = column + 1 < x->width;
+#pragma GCC unroll 3
+        for (int i = 0; i < 3; i++) {
+            right[i] = vec_at(inside ? rows[i] : NULL, next);
+            if (!rows[i]) continue;
+            sum += tap[3 * i] * left[i];
+            sum += tap[3 * i + 1] * here[i];
+            sum += tap[3 * i + 2] * right[i];
+        }
+        *(Vec *)(out + column * out_pixel + c) = sum;
+#pragma GCC unroll 3
+        for (int i = 0; i < 3; i++) {
+            left[i] = here[i];
+            here[i] = right[i];
+        }
+    }
+}
+
+/* One channel of one row. */
+static void row_channel(float *out, int64_t out_pixel, const Map *x, const float *const rows[3],
+                        const float *w, float base, bool add_input, int64_t c) {
+    for (int64_t column = 0; column < x->width; column++) {
+        float sum = add_input ? base + rows[1][column * x->pixel + c] : base;
+        for (int64_t t = 0; t < 9; t++) {
+            const int64_t s = column + t % 3 - 1;
+            if (!rows[t / 3] || s < 0 || s >= x->width) continue;
+            sum += w[t * x->channels + c] * rows[t / 3][s * x->pixel + c];
+        }
+        out[column * out_pixel + c] = sum;
     }
 }
 
 void taps_row(float *out, int64_t out_pixel, const Map *x, int64_t row, const float *w,
               const float *bias, bool add_input) {
-    const int64_t channels = x->channels, up = x->width * x->pixel;
-    const float *centre = x->data + (row - x->first) * up;
-    const bool border_row = row == 0 || row == x->height - 1;
-    for (int64_t column = 0; column < x->width; column++) {
-        float *o = out + column * out_pixel;
-        const float *in = centre + column * x->pixel;
-        if (bias) {
-            memcpy(o, bias, (size_t)channels * sizeof *o);
+    const float *r[3];
+    int64_t c = 0;
+    three_rows(x, row, r);
+    for (; c + LANES <= x->channels; c += LANES) {
+        const Vec base = vec_at(bias, c);
+        if (r[0] && r[2]) {
+            row_vector(out, out_pixel, x, r[0], r[1], r[2], w, base, add_input, c);
+        } else if (r[0]) {
+            row_vector(out, out_pixel, x, r[0], r[1], NULL, w, base, add_input, c);
+        } else if (r[2]) {
+            row_vector(out, out_pixel, x, NULL, r[1], r[2], w, base, add_input, c);
         } else {
-            memset(o, 0, (size_t)channels * sizeof *o);
+            row_vector(out, out_pixel, x, NULL, r[1], NULL, w, base, add_input, c);
         }
-        if (add_input) {
-#pragma omp simd
-            for (int64_t c = 0; c < channels; c++) o[c] += in[c];
-        }
-        if (border_row || column == 0 || column == x->width - 1) {
-            pixel_border(o, x, row, column, w);
-        } else {
-            pixel_inside(o, in, up, x->pixel, w, channels);
+    }
+    for (; c < x->channels; c++)
+        row_channel(out, out_pixel, x, r, w, bias ? bias[c] : 0.0f, add_input, c);
+}
+
+/* sums[0..2] += the products of one row of y with columns x-1, x, x+1 of one row of the map, for
+ * two vectors of channels (so that six sums hide the latency of the multiply-add), or one. */
+ALWAYS_INLINE void gradient_row(Vec sums[3][2], const float *in, int64_t in_pixel, const float *y,
+                                int64_t y_pixel, int64_t width, const int vectors) {
+    Vec left[2] = {{0}}, here[2] = {{0}};
+#pragma GCC unroll 2
+    for (int i = 0; i < vectors; i++) here[i] = vec_at(in, i * LANES);
+    for (int64_t column = 0; column < width; column++) {
+#pragma GCC unroll 2
+        for (int i = 0; i < vectors; i++) {
+            const Vec value = vec_at(y, column * y_pixel + i * LANES);
+            const Vec right =
+                vec_at(column + 1 < width ? in : NULL, (column + 1) * in_pixel + i * LANES);
+            sums[0][i] += left[i] * value;
+            sums[1][i] += here[i] * value;
+            sums[2][i] += right * value;
+            left[i] = here[i];
+            here[i] = right;
         }
     }
 }
 
-/* One block of channels over the whole image, sums in registers. */
-static inline __attribute__((always_inline)) void
-gradient_block(float *g, float *sum_y, const Map *x, const Map *y, int64_t c, const int n) {
-    float sum[9][BLOCK] = {{0}}, total[BLOCK] = {0};
-    for (int64_t row = 0; row < y->height; row++) {
-        for (int64_t column = 0; column < y->width; column++) {
-            const float *v = y->data + (row * y->width + column) * y->pixel + c;
-            for (int i = 0; i < n; i++) total[i] += v[i];
-            for (int64_t t = 0; t < 9; t++) {
-                const int64_t r = row + t / 3 - 1, s = column + t % 3 - 1;
-                if (r < 0 || r >= x->height || s < 0 || s >= x->width) continue;
-                const float *in = x->data + (r * x->width + s) * x->pixel + c;
-                for (int i = 0; i < n; i++) sum[t][i] += in[i] * v[i];
+ALWAYS_INLINE void gradient_vectors(float *g, const Map *x, const Map *y, int64_t c,
+                                    const int vectors) {
+    for (int64_t dy = 0; dy < 3; dy++) {
+        Vec sums[3][2] = {{{0}}};
+        for (int64_t row = 0; row < y->height; row++) {
+            const int64_t from = row + dy - 1;
+            if (from < 0 || from >= x->height) continue;
+            gradient_row(sums, x->data + from * x->width * x->pixel + c, x->pixel,
+                         y->data + row * y->width * y->pixel + c, y->pixel, y->width, vectors);
+        }
+#pragma GCC unroll 3
+        for (int dx = 0; dx < 3; dx++) {
+#pragma GCC unroll 2
+            for (int i = 0; i < vectors; i++)
+                *(Vec *)(g + (3 * dy + dx) * x->channels + c + i * LANES) += sums[dx][i];
+        }
+    }
+}
+
+static void gradient_channel(float *g, const Map *x, const Map *y, int64_t c) {
+    for (int64_t t = 0; t < 9; t++) {
+        float sum = 0.0f;
+        for (int64_t row = 0; row < y->height; row++) {
+            const int64_t r = row + t / 3 - 1;
+            if (r < 0 || r >= x->height) continue;
+            for (int64_t column = 0; column < y->width; column++) {
+                const int64_t s = column + t % 3 - 1;
+                if (s < 0 || s >= x->width) continue;
+                sum += x->data[(r * x->width + s) * x->pixel + c] *
+                       y->data[(row * y->width + column) * y->pixel + c];
             }
         }
+        g[t * x->channels + c] += sum;
     }
-    for (int t = 0; t < 9; t++) {
-        for (int i = 0; i < n; i++) g[t * x->channels + c + i] += sum[t][i];
-    }
-    for (int i = 0; sum_y && i < n; i++) sum_y[c + i] += total[i];
 }
 
-void taps_gradient(float *g, float *sum_y, const Map *x, const Map *y, int64_t begin, int64_t end) {
-    int64_t c = begin;
-    for (; c + BLOCK <= end; c += BLOCK) gradient_block(g, sum_y, x, y, c, BLOCK);
-    for (; c < end; c++) gradient_block(g, sum_y, x, y, c, 1);
+void taps_gradient(float *g, float *sum_y, const Map *x, const Map *y) {
+    int64_t c = 0;
+    for (; c + 2 * LANES <= x->channels; c += 2 * LANES) gradient_vectors(g, x, y, c, 2);
+    for (; c + LANES <= x->channels; c += LANES) gradient_vectors(g, x, y, c, 1);
+    for (; c < x->channels; c++) gradient_channel(g, x, y, c);
+    for (int64_t p = 0; sum_y && p < y->height * y->width; p++) {
+        const float *value = y->data + p * y->pixel;
+#pragma omp simd
+        for (int64_t i = 0; i < y->channels; i++) sum_y[i] += value[i];
+    }
 }

@@ -30,8 +30,7 @@ void taps_transpose(float *out, const float *w, int64_t channels, bool flip);
 void taps_row(float *out, int64_t out_pixel, const Map *x, int64_t row, const float *w,
               const float *bias, bool add_input);
 
-/* g[9][channels] += sum over all pixels p of x[p+t] y[p]; sum_y[channels] += y (optional);
- * channels [begin, end) only. */
-void taps_gradient(float *g, float *sum_y, const Map *x, const Map *y, int64_t begin, int64_t end);
+/* g[9][channels] += sum over all pixels p of x[p+t] y[p]; sum_y[channels] += y (optional). */
+void taps_gradient(float *g, float *sum_y, const Map *x, const Map *y);
 
 #endif

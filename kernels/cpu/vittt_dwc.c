@@ -62,7 +62,7 @@ static void forward_sample(VitttShape s, int64_t b, const Tensor *cat, float *g_
     float *buffer = scratch, *g = scratch + 2 * map, *taps = g + 9 * d, *norms = taps + 9 * d;
     const Map k = whole_map(&ak, buffer), v = whole_map(&av, buffer + map);
     memset(g, 0, (size_t)(9 * d) * sizeof *g);
-    taps_gradient(g, NULL, &k, &v, 0, d);
+    taps_gradient(g, NULL, &k, &v);
     const float c = vittt_factor(s);
     for (int64_t i = 0; i < 9 * d; i++) g[i] *= -c;
     for (int64_t i = 0; g_kept && i < 9 * d; i++) g_kept[i % d * 9 + i / d] = g[i];
@@ -132,7 +132,7 @@ static void backward_sample(VitttShape s, int64_t b, float *dw3, const Tensor *d
     tap_norms(norms, g, d);
     const Map dout = whole_map(&ao, buffer), q = whole_map(&in[0], buffer + map);
     memset(dtaps, 0, (size_t)(9 * d) * sizeof *dtaps);
-    taps_gradient(dtaps, NULL, &q, &dout, 0, d);
+    taps_gradient(dtaps, NULL, &q, &dout);
     trained_taps(dg, w3, g, norms, d);
     flip_taps(taps, dg, 1.0f, d);
     apply(&out[0], &dout, taps, line);

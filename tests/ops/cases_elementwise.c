@@ -8,6 +8,14 @@ static void zero_body(Run *r) {
     if (r->reference) expected(r, y);
 }
 
+static void fill_body(Run *r) {
+    const float value = 0.3f;
+    Tensor y = output(r, "y", r->act, SHAPE(r->p[0]));
+    CALL(r, fill, y, value);
+    double *e = r->reference ? expected(r, y) : NULL;
+    for (int64_t i = 0; e && i < r->p[0]; i++) e[i] = (double)value;
+}
+
 /* p[1]: alpha in tenths; p[2]: 1: y is F32, 2: y is the other dtype. */
 static void copy_body(Run *r) {
     const float alpha = (float)r->p[1] / 10.0f;
@@ -107,6 +115,8 @@ static void scale_rows_body(Run *r) {
 const OpCase cases_elementwise[] = {
     {"zero", zero_body, {1}, BOTH, 0},
     {"zero", zero_body, {3001}, BOTH, 0},
+    {"fill", fill_body, {1}, IN_BOTH, 0},
+    {"fill", fill_body, {1033}, IN_BOTH, 0},
     {"copy", copy_body, {1, 10}, BOTH, 0},
     {"copy", copy_body, {20011, 10}, BOTH, 0},
     {"copy", copy_body, {1023, -3}, BOTH, 0},

@@ -84,6 +84,16 @@ static void adamw_body(Run *r) {
     }
 }
 
+static void ema_body(Run *r) {
+    const float decay = 0.97f;
+    Tensor average = in_place(r, "average", DTYPE_F32, SHAPE(r->p[0]), 1.0);
+    Tensor p = input(r, "p", DTYPE_F32, SHAPE(r->p[0]), 1.0);
+    CALL(r, ema, average, p, decay);
+    double *e = r->reference ? expected(r, average) : NULL;
+    for (int64_t i = 0; e && i < r->p[0]; i++)
+        e[i] = (double)decay * values(r, average)[i] + (1.0 - (double)decay) * values(r, p)[i];
+}
+
 #define F32 (IN_F32 | ANY_THREADS)
 
 const OpCase cases_optim[] = {
@@ -98,5 +108,8 @@ const OpCase cases_optim[] = {
     {"adamw", adamw_body, {77}, F32, 0},
     {"adamw", adamw_body, {1033, 1, 1}, F32, 0},
     {"adamw", adamw_body, {6149416, 1}, IN_F32 | ONLY_BENCH, 0},
+    {"ema", ema_body, {1}, F32, 0},
+    {"ema", ema_body, {20011}, F32, 0},
+    {"ema", ema_body, {20012}, F32, 0},
     {0},
 };

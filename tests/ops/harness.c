@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/memory.h"
 
@@ -16,6 +15,8 @@
 #define TOLERANCE_F32  2e-6
 #define TOLERANCE_BF16 4e-3
 #define LARGEST_ERROR  5.0
+
+clockid_t bench_clock = CLOCK_MONOTONIC;
 
 static void fail_stop(const char *what) {
     fprintf(stderr, "ops_test: %s: %s\n", what, status_message());
@@ -53,6 +54,8 @@ static double read_value(const void *data, DType dtype, int64_t i) {
         return (double)f32_from_bf16(((const uint16_t *)data)[i]);
     case DTYPE_I64:
         return (double)((const int64_t *)data)[i];
+    case DTYPE_I32:
+        return (double)((const int32_t *)data)[i];
     case DTYPE_U8:
         return (double)((const uint8_t *)data)[i];
     default:
@@ -70,6 +73,9 @@ static void write_value(void *data, DType dtype, int64_t i, double value) {
         break;
     case DTYPE_I64:
         ((int64_t *)data)[i] = (int64_t)value;
+        break;
+    case DTYPE_I32:
+        ((int32_t *)data)[i] = (int32_t)value;
         break;
     case DTYPE_U8:
         ((uint8_t *)data)[i] = (uint8_t)value;
@@ -173,9 +179,9 @@ Grad gradient(Run *r, const char *name, DType dtype, int rank, const int64_t *sh
     return grad_add(declared(r, x));
 }
 
-static double now(void) {
+static double now(const Run *r) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(r->clock, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -193,11 +199,11 @@ bool call_again(Run *r) {
     if (r->repeats == 1) return calls_done < 1;
     if (calls_done == 1) {
         device_sync(r->device);
-        call_started = now();
+        call_started = now(r);
     }
     if (calls_done <= r->repeats) return true;
     device_sync(r->device);
-    r->seconds = (now() - call_started) / (double)r->repeats;
+    r->seconds = (now(r) - call_started) / (double)r->repeats;
     return false;
 }
 
@@ -263,6 +269,7 @@ bool run_case(Run *r, const OpCase *item, Device *device, DType act, int grad_mo
                .grad_mode = grad_mode,
                .reference = reference,
                .repeats = repeats,
+               .clock = bench_clock,
                .random = 20260101u};
     item->body(r);
     if (r->status != STATUS_OK) {

@@ -8,6 +8,9 @@
 #define GRAD_MODES       6
 #define GRAD_MODES_PLAIN 3
 
+/* CLOCK_MONOTONIC, or the time of this process alone: on a busy machine, with OMP_NUM_THREADS=1. */
+extern clockid_t bench_clock;
+
 /* Runs a case once; r->status and the host copies of all tensors are filled. False: it could not
  * run (message printed). run_end frees everything. */
 bool run_case(Run *r, const OpCase *item, Device *device, DType act, int grad_mode, bool reference,

@@ -15,6 +15,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "kernels/kernels.h"
 
@@ -62,7 +63,8 @@ struct Run {
     int grads;       /* Grad outputs declared so far */
     bool reference;  /* fill in the expected values */
     int64_t repeats; /* times that CALL runs */
-    double seconds;  /* of all repeats */
+    clockid_t clock; /* what the bench reads */
+    double seconds;  /* of one call */
     double bytes,
         flops;        /* moved and done by one call, for the bench; bytes: all tensors by default */
     double cancelled; /* norm of terms that cancel: errors are relative to this as well */
@@ -118,7 +120,7 @@ double random_normal(Run *r);
 
 /* The tables, one per topic; each ends with slot == NULL. */
 extern const OpCase cases_elementwise[], cases_matmul[], cases_norm[], cases_dwconv[],
-    cases_tokens[], cases_loss[], cases_optim[], cases_vittt[];
+    cases_tokens[], cases_prepare[], cases_loss[], cases_optim[], cases_vittt[];
 
 /* Scalar functions in double precision (vittt.md 0). */
 double sigma(double x);

@@ -1,4 +1,4 @@
-/* ops_test [--device cpu|cuda[:n]] [--bench] [--list] [SLOT...]: runs the op table.
+/* ops_test [--device cpu|cuda[:n]] [--bench [--cpu-time]] [--list] [SLOT...]: runs the op table.
  *
  * Without --bench: every case against the naive version, on another device also against the CPU;
  * fails when a slot is NULL or has no case. Exit 77 when the device does not exist.
@@ -11,7 +11,7 @@
 #include "harness.h"
 
 static const OpCase *const tables[] = {cases_elementwise, cases_matmul, cases_norm,  cases_dwconv,
-                                       cases_tokens,      cases_loss,   cases_optim, cases_vittt};
+                                       cases_tokens,      cases_prepare,     cases_loss,   cases_optim, cases_vittt};
 #define TABLES (sizeof tables / sizeof tables[0])
 
 typedef struct Options {
@@ -127,6 +127,8 @@ static bool parse(int argc, char **argv, Options *o) {
     for (; i < argc && argv[i][0] == '-'; i++) {
         if (strcmp(argv[i], "--bench") == 0) {
             o->bench = true;
+        } else if (strcmp(argv[i], "--cpu-time") == 0) {
+            bench_clock = CLOCK_PROCESS_CPUTIME_ID;
         } else if (strcmp(argv[i], "--list") == 0) {
             o->list = true;
         } else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc) {
@@ -143,7 +145,8 @@ static bool parse(int argc, char **argv, Options *o) {
 int main(int argc, char **argv) {
     Options o;
     if (!parse(argc, argv, &o)) {
-        fprintf(stderr, "usage: ops_test [--device cpu|cuda[:n]] [--bench] [--list] [SLOT...]\n");
+        fputs("usage: ops_test [--device cpu|cuda[:n]] [--bench [--cpu-time]] [--list] [SLOT...]\n",
+              stderr);
         return 2;
     }
     if (o.list) {
