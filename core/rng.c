@@ -3,26 +3,11 @@
 #include <float.h>
 #include <math.h>
 
-static void philox_round(uint32_t x[4], const uint32_t key[2]) {
-    uint64_t p0 = (uint64_t)0xD2511F53u * x[0];
-    uint64_t p1 = (uint64_t)0xCD9E8D57u * x[2];
-    uint32_t y0 = (uint32_t)(p1 >> 32) ^ x[1] ^ key[0];
-    uint32_t y2 = (uint32_t)(p0 >> 32) ^ x[3] ^ key[1];
-    x[0] = y0;
-    x[1] = (uint32_t)p1;
-    x[2] = y2;
-    x[3] = (uint32_t)p0;
-}
+#include "core/philox.h"
 
 void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
-    uint32_t x[4] = {counter[0], counter[1], counter[2], counter[3]};
-    uint32_t k[2] = {key[0], key[1]};
-    for (int round = 0; round < 10; round++) {
-        philox_round(x, k);
-        k[0] += 0x9E3779B9u; /* golden ratio and sqrt(3) - 1: the Weyl steps of the paper */
-        k[1] += 0xBB67AE85u;
-    }
-    for (int i = 0; i < 4; i++) out[i] = x[i];
+    for (int i = 0; i < 4; i++) out[i] = counter[i];
+    philox_block(out, key[0], key[1]);
 }
 
 /* Counter layout: [0] block number, [1] purpose (30 bits) with the block number's carry above it,

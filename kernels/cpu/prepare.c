@@ -57,12 +57,8 @@ Status image_prepare_cpu(Device *d, Tensor y, Tensor x, Tensor samples, Tensor m
                          const float *mean, const float *std) {
     if (!act_dtype(y.dtype) || x.dtype != DTYPE_U8) return refuse_dtype("image_prepare", y.dtype);
     const int64_t batch = x.shape[0], height = x.shape[1], width = x.shape[2];
-    const Prepare p = {x.data,
-                       samples.data,
-                       mean,
-                       {1.0f / std[0], 1.0f / std[1], 1.0f / std[2]},
-                       height,
-                       width};
+    const Prepare p = {x.data, samples.data, mean, {1.0f / std[0], 1.0f / std[1], 1.0f / std[2]},
+                       height, width};
     const Grad to = grad_set(y);
     float *rows;
     TRY(scratch_floats(d, batch * width * 3, &rows));

@@ -16,18 +16,17 @@ static __device__ double block_sum(double x) {
     return sum;
 }
 
-/* A thread's own few hundred squares are summed in F32, everything above in double. */
+/* In double, since squares of finite gradients may overflow F32 where their norm does not. */
 template <int V>
 __global__ void __launch_bounds__(THREADS)
     square_sum_kernel(double *sums, const float *g, int64_t n) {
     double total = 0;
     const int64_t step = (int64_t)gridDim.x * THREADS * V;
     for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V; i < n; i += step) {
-        float v[V], square = 0;
+        float v[V];
         pack_load<float, V>(v, g + i);
 #pragma unroll
-        for (int k = 0; k < V; k++) square += v[k] * v[k];
-        total += square;
+        for (int k = 0; k < V; k++) total += (double)v[k] * v[k];
     }
     total = block_sum(total);
     if (threadIdx.x == 0) sums[blockIdx.x] = total;
@@ -125,4 +124,30 @@ extern "C" Status adamw_cuda(Device *d, Tensor p, Tensor m, Tensor v, Tensor sha
     else
         adamw_kernel<1><<<(unsigned)ceil_div(a.n, THREADS), THREADS, 0, stream_of(d)>>>(a);
     return launched("adamw");
+}
+
+template <int V>
+__global__ void __launch_bounds__(THREADS)
+    ema_kernel(float *average, const float *p, int64_t n, float decay) {
+    const int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V;
+    if (i >= n) return;
+    float a[V], x[V];
+    pack_load<float, V>(a, average + i);
+    pack_load<float, V>(x, p + i);
+#pragma unroll
+    for (int k = 0; k < V; k++) a[k] = decay * a[k] + (1.0f - decay) * x[k];
+    pack_store<float, V>(average + i, a);
+}
+
+extern "C" Status ema_cuda(Device *d, Tensor average, Tensor p, float decay) {
+    const int64_t n = tensor_count(p);
+    if (n == 0) return STATUS_OK;
+    float *a = (float *)average.data;
+    const float *x = (const float *)p.data;
+    if (n % 4 == 0 && is_aligned(a, 16) && is_aligned(x, 16))
+        ema_kernel<4>
+            <<<(unsigned)ceil_div(n, 4 * THREADS), THREADS, 0, stream_of(d)>>>(a, x, n, decay);
+    else
+        ema_kernel<1><<<(unsigned)ceil_div(n, THREADS), THREADS, 0, stream_of(d)>>>(a, x, n, decay);
+    return launched("ema");
 }

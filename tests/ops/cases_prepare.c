@@ -11,7 +11,8 @@ static double byte_value(int64_t i, void *user) {
     return (double)(int64_t)(256.0 * random_uniform(user));
 }
 
-/* Samples: every second is flipped, every third has an erased box (sample 0 one beyond the edge). */
+/* Samples: every second is flipped, every third has an erased box (sample 0 one beyond the edge).
+ */
 static double sample_value(int64_t i, void *user) {
     const Run *r = user;
     const int64_t b = i / 8, height = r->p[1], width = r->p[2];
@@ -30,10 +31,8 @@ static double sample_value(int64_t i, void *user) {
 /* p[3]: 0 no mixing, 1 mixup, 2 cutmix. */
 static double mix_value(int64_t i, void *user) {
     const Run *r = user;
-    const double up[8] = {r->p[3] == 1 ? (double)0.3f : 1.0,
-                          (double)(r->p[1] / 4),
-                          (double)(r->p[2] / 3),
-                          r->p[3] == 2 ? (double)(r->p[1] / 2) : 0.0,
+    const double up[8] = {r->p[3] == 1 ? (double)0.3f : 1.0, (double)(r->p[1] / 4),
+                          (double)(r->p[2] / 3), r->p[3] == 2 ? (double)(r->p[1] / 2) : 0.0,
                           (double)(r->p[2] / 2)};
     return up[i];
 }
