@@ -90,33 +90,19 @@ static void jitter(const Augment *a, uint8_t *pixels, int64_t count, Rng *rng) {
     }
 }
 
-static void finish(const Augment *a, uint8_t *pixels, int64_t side, Rng *rng) {
-    if (!a->random_resized_crop && a->shift > 0) shift_random(a, pixels, side, rng);
-    if (a->flip > 0 && rng_uniform(rng) < a->flip) flip_rows(pixels, side);
-    if (a->jitter > 0) jitter(a, pixels, side * side, rng);
-}
-
-/* The resampling half: `r` of src becomes dst[S,S,3]. */
-static Status resample(const Augment *a, const Preprocess *p, const Image *src, ImageRegion r,
-                       uint8_t *dst, ResizeScratch *scratch) {
-    if (!a->random_resized_crop) return preprocess_apply(p, src, dst, scratch);
-    return resize_box(src, r.left, r.top, r.width, r.height, (Filter)p->filter, dst, p->image_size,
-                      p->image_size, scratch);
-}
-
-Status augment_region_apply(const Augment *a, const Preprocess *p, const Image *region, Rng *rng,
-                            uint8_t *dst, ResizeScratch *scratch) {
-    ImageRegion all = {0, 0, region->width, region->height};
-    TRY(resample(a, p, region, all, dst, scratch));
-    finish(a, dst, p->image_size, rng);
-    return STATUS_OK;
-}
-
 Status augment_apply(const Augment *a, const Preprocess *p, const Image *src, Rng *rng,
                      uint8_t *dst, ResizeScratch *scratch) {
-    ImageRegion r = augment_region(a, src->width, src->height, rng);
-    TRY(resample(a, p, src, r, dst, scratch));
-    finish(a, dst, p->image_size, rng);
+    int64_t s = p->image_size;
+    if (a->random_resized_crop) {
+        ImageRegion r = augment_region(a, src->width, src->height, rng);
+        TRY(resize_box(src, r.left, r.top, r.width, r.height, (Filter)p->filter, dst, s, s,
+                       scratch));
+    } else {
+        TRY(preprocess_apply(p, src, dst, scratch));
+        if (a->shift > 0) shift_random(a, dst, s, rng);
+    }
+    if (a->flip > 0 && rng_uniform(rng) < a->flip) flip_rows(dst, s);
+    if (a->jitter > 0) jitter(a, dst, s * s, rng);
     return STATUS_OK;
 }
 

@@ -39,18 +39,6 @@ Status image_check_size(const DecodeJob *job, const ImageInfo *info, int64_t pix
     return STATUS_OK;
 }
 
-Status image_resolve_region(const DecodeJob *job, const ImageInfo *info, ImageRegion *region) {
-    *region = job->region != NULL ? *job->region : (ImageRegion){0, 0, info->width, info->height};
-    if (region->left >= 0 && region->top >= 0 && region->width > 0 && region->height > 0 &&
-        region->width <= info->width - region->left &&
-        region->height <= info->height - region->top) {
-        return STATUS_OK;
-    }
-    return status_set(STATUS_INTERNAL, "%s: region %lld,%lld %lldx%lld outside the image",
-                      job->file.name, (long long)region->left, (long long)region->top,
-                      (long long)region->width, (long long)region->height);
-}
-
 Status image_allocate(const DecodeJob *job, int64_t width, int64_t height, Image *out) {
     ImageScratch *s = job->scratch;
     size_t bytes = (size_t)(width * height) * 3;
@@ -163,7 +151,7 @@ Status image_decode(const void *bytes, size_t size, const char *name, const Imag
                     Image *out, ImageInfo *info) {
     char shown[SHOWN];
     ImageInfo local;
-    DecodeJob job = {{bytes, size, text_printable(name, shown, sizeof shown)}, o, NULL, NULL};
+    DecodeJob job = {{bytes, size, text_printable(name, shown, sizeof shown)}, o, NULL};
     if (info == NULL) info = &local;
     *info = (ImageInfo){.orientation = 1};
     *out = (Image){0};
@@ -175,11 +163,11 @@ Status image_decode(const void *bytes, size_t size, const char *name, const Imag
     return s;
 }
 
-Status image_decode_region(const void *bytes, size_t size, const char *name, const ImageOptions *o,
-                           const ImageRegion *region, ImageScratch *scratch, Image *out) {
+Status image_decode_scratch(const void *bytes, size_t size, const char *name, const ImageOptions *o,
+                            ImageScratch *scratch, Image *out) {
     char shown[SHOWN];
     ImageInfo info;
-    DecodeJob job = {{bytes, size, text_printable(name, shown, sizeof shown)}, o, region, scratch};
+    DecodeJob job = {{bytes, size, text_printable(name, shown, sizeof shown)}, o, scratch};
     *out = (Image){0};
     if (format_of(&job.file) == FORMAT_NONE) return probe(&job.file, &info);
     return decode(&job, out);

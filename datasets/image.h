@@ -22,9 +22,9 @@ typedef struct Image {
 typedef enum AlphaPolicy { ALPHA_DROP, ALPHA_COMPOSITE_BLACK, ALPHA_COMPOSITE_WHITE } AlphaPolicy;
 
 typedef struct ImageOptions {
-    int64_t max_pixels; /* 0: 178,956,970 */
-    bool
-        check_plausible; /* refuse more pixels per byte than the coding can reach: 8,256 (PNG), 170 (JPEG 4:2:0) */
+    int64_t max_pixels;   /* 0: 178,956,970 */
+    bool check_plausible; /* refuse more pixels per byte than the coding can reach: 8,256 (PNG), 170
+                             (JPEG 4:2:0) */
     bool apply_orientation; /* EXIF */
     bool strict; /* decoder warnings (truncated data...) are errors; false: keep what decoded */
     AlphaPolicy alpha;
@@ -46,11 +46,6 @@ typedef struct ImageInfo {
 Status image_probe(const void *bytes, size_t size, const char *name, ImageInfo *info);
 Status image_decode(const void *bytes, size_t size, const char *name, const ImageOptions *o,
                     Image *out, ImageInfo *info);
-/* A rectangle of stored pixels (no orientation applied). */
-typedef struct ImageRegion {
-    int64_t left, top, width, height;
-} ImageRegion;
-
 /* Memory that decoded pixels are put into again and again; zero-initialise, free at the end. One
  * per thread. */
 typedef struct ImageScratch {
@@ -59,12 +54,10 @@ typedef struct ImageScratch {
 } ImageScratch;
 void image_scratch_free(ImageScratch *s);
 
-/* Like image_decode, but the pixels live in `scratch` (never image_free `out`) until its next use,
- * and only `region` is decoded (NULL: the whole image; with a region no orientation is applied).
- * Every byte and the verdict on damaged files are those of a full decode: unwanted JPEG blocks are
- * parsed, not transformed. */
-Status image_decode_region(const void *bytes, size_t size, const char *name, const ImageOptions *o,
-                           const ImageRegion *region, ImageScratch *scratch, Image *out);
+/* Like image_decode, but the pixels live in `scratch` until its next use (never image_free `out`),
+ * and no orientation is applied. */
+Status image_decode_scratch(const void *bytes, size_t size, const char *name, const ImageOptions *o,
+                            ImageScratch *scratch, Image *out);
 
 /* What bytes are, for messages: "a GIF image", "an HTML page", "an empty file", ... never NULL. */
 const char *image_kind(const void *bytes, size_t size);

@@ -15,18 +15,15 @@ typedef struct Encoded {
 typedef struct DecodeJob {
     Encoded file;
     const ImageOptions *options;
-    const ImageRegion *region; /* NULL: whole image */
-    ImageScratch *scratch;     /* NULL: out->pixels is a fresh block */
+    ImageScratch *scratch; /* NULL: out->pixels is a fresh block */
 } DecodeJob;
 
-/* Pixels per encoded byte that no PNG exceeds: deflate reaches 1032:1, a byte holds 8 pixels (users_expect.md
- * R12). JPEG: see jpeg_pixels_per_byte(). */
+/* Pixels per encoded byte that no PNG exceeds: deflate reaches 1032:1, a byte holds 8 pixels
+ * (users_expect.md R12). JPEG: see jpeg_pixels_per_byte(). */
 enum { PNG_PIXELS_PER_BYTE = 8256, DEFAULT_MAX_PIXELS = 178956970 };
 
 /* The limits, from header numbers alone, before anything is allocated. */
 Status image_check_size(const DecodeJob *job, const ImageInfo *info, int64_t pixels_per_byte);
-/* The region of the job, or the whole image; STATUS_INTERNAL when it does not lie inside. */
-Status image_resolve_region(const DecodeJob *job, const ImageInfo *info, ImageRegion *region);
 /* Pixels in the job's scratch or on the heap; contents undefined. */
 Status image_allocate(const DecodeJob *job, int64_t width, int64_t height, Image *out);
 /* Undoes image_allocate after a failed decode. */

@@ -24,9 +24,7 @@ typedef struct JpegReader {
     const Encoded *file;
     bool strict;
     bool out_of_memory;
-    ImageRegion region; /* wanted */
-    int64_t rows_done;  /* of the region */
-    uint8_t *row;       /* a decoded row that does not go straight into the image */
+    uint8_t *cmyk; /* one decoded row before it becomes RGB; NULL: not needed */
     char message[JMSG_LENGTH_MAX];
 } JpegReader;
 
@@ -95,8 +93,8 @@ static void reader_init(JpegReader *r, const Encoded *file, bool strict) {
 
 static void reader_end(JpegReader *r) {
     jpeg_destroy_decompress(&r->cinfo);
-    mem_free(r->row);
-    r->row = NULL;
+    mem_free(r->cmyk);
+    r->cmyk = NULL;
 }
 
 static Status reader_failed(const JpegReader *r) {
@@ -116,9 +114,10 @@ static void fill_info(const JpegReader *r, ImageInfo *info) {
     };
 }
 
-/* Pixels that a byte can stand for at most: a Huffman code has one bit at least, and each block of 8x8 needs a
- * code for DC and one for the end of AC (in progressive files, whose runs of empty blocks cost nothing, for DC
- * only). 170 for baseline 4:2:0, 256 for grey. Arithmetic coding knows no such bound; deflate's is taken. */
+/* Pixels that a byte can stand for at most: a Huffman code has one bit at least, and each block of
+ * 8x8 needs a code for DC and one for the end of AC (in progressive files, whose runs of empty
+ * blocks cost nothing, for DC only). 170 for baseline 4:2:0, 256 for grey. Arithmetic coding knows
+ * no such bound; deflate's is taken. */
 static int64_t jpeg_pixels_per_byte(const JpegReader *r) {
     int64_t blocks = 0, largest_h = 1, largest_v = 1;
     if (r->cinfo.arith_code) return PNG_PIXELS_PER_BYTE;
@@ -170,74 +169,16 @@ static void cmyk_to_rgb(const uint8_t *cmyk, int64_t pixels, bool inverted, uint
     }
 }
 
-/* Partial decoding of the library differs from a full one at the edges of what it is told to
- * produce: decode this much more on each side. Two iMCUs of the largest common size hold every
- * upsampling neighbour. */
-enum { MARGIN = 32 };
-
-/* Partial decoding was compared with full decoding for these layouts only
- * (tests/unit/test_data_region.c). */
-static bool can_decode_partly(const JpegReader *r) {
-    const jpeg_component_info *c = r->cinfo.comp_info;
-    if (r->cinfo.num_components == 1) return c[0].h_samp_factor == 1 && c[0].v_samp_factor == 1;
-    if (r->cinfo.num_components != 3 || c[0].h_samp_factor > 2 || c[0].v_samp_factor > 2) {
-        return false;
-    }
-    for (int i = 1; i < 3; i++) {
-        if (c[i].h_samp_factor != 1 || c[i].v_samp_factor != 1) return false;
-    }
-    return true;
-}
-
-/* Narrows the output to the wanted columns and skips to the wanted rows, as far as the layout
- * allows; the column that the first delivered pixel has. */
-static int64_t narrow_output(JpegReader *r) {
+/* Whole images are decoded, also for random crops: with the rest of the data still parsed, to find
+ * damage, skipping transforms outside the crop (jpeg_crop_scanline, jpeg_skip_scanlines) won
+ * nothing measurable, since 70 % of the time goes into the Huffman codes (docs/performance.md). */
+static void read_rows(JpegReader *r, Image *out) {
     j_decompress_ptr cinfo = &r->cinfo;
-    const ImageRegion *region = &r->region;
-    JDIMENSION at = 0;
-    if (!can_decode_partly(r)) return 0;
-    if (region->width < cinfo->image_width) {
-        int64_t left = region->left > MARGIN ? region->left - MARGIN : 0;
-        int64_t right = region->left + region->width + MARGIN;
-        if (right > cinfo->image_width) right = cinfo->image_width;
-        JDIMENSION width = (JDIMENSION)(right - left);
-        at = (JDIMENSION)left;
-        jpeg_crop_scanline(cinfo, &at, &width);
-    }
-    if (region->top > MARGIN) jpeg_skip_scanlines(cinfo, (JDIMENSION)(region->top - MARGIN));
-    return at;
-}
-
-static void read_region(JpegReader *r, Image *out) {
-    j_decompress_ptr cinfo = &r->cinfo;
-    const ImageRegion *region = &r->region;
-    int64_t offset = region->left - narrow_output(r);
-    bool cmyk = cinfo->out_color_space == JCS_CMYK;
-    bool direct = !cmyk && region->width == cinfo->output_width;
-    while (cinfo->output_scanline < region->top + region->height) {
-        int64_t y = (int64_t)cinfo->output_scanline - region->top;
-        uint8_t *target = y < 0 ? r->row : out->pixels + y * region->width * 3;
-        JSAMPROW row = direct ? target : r->row;
-        jpeg_read_scanlines(cinfo, &row, 1);
-        if (y < 0) continue;
-        if (cmyk) {
-            cmyk_to_rgb(row + offset * 4, region->width, cinfo->saw_Adobe_marker, target);
-        } else if (!direct) {
-            memcpy(target, row + offset * 3, (size_t)region->width * 3);
-        }
-        r->rows_done = y + 1;
-    }
-}
-
-/* Parses what lies below the region, so that damage there is found as in a full decode. */
-static void read_rest(JpegReader *r) {
-    j_decompress_ptr cinfo = &r->cinfo;
-    int64_t rest = (int64_t)cinfo->output_height - cinfo->output_scanline;
-    /* Skipping to the very end would drop the remaining data unread. */
-    if (rest > 1 && can_decode_partly(r)) jpeg_skip_scanlines(cinfo, (JDIMENSION)(rest - 1));
     while (cinfo->output_scanline < cinfo->output_height) {
-        JSAMPROW row = r->row;
+        uint8_t *target = out->pixels + (size_t)cinfo->output_scanline * (size_t)out->width * 3;
+        JSAMPROW row = r->cmyk != NULL ? r->cmyk : target;
         jpeg_read_scanlines(cinfo, &row, 1);
+        if (r->cmyk != NULL) cmyk_to_rgb(row, out->width, cinfo->saw_Adobe_marker, target);
     }
     jpeg_finish_decompress(cinfo);
 }
@@ -255,28 +196,28 @@ static void prepare(JpegReader *r) {
  * *out. */
 static Status decode_body(JpegReader *r, const DecodeJob *job, Image *out) {
     ImageInfo info;
-    void *row;
     fill_info(r, &info);
     TRY(check_components(r));
     TRY(image_check_size(job, &info, jpeg_pixels_per_byte(r)));
-    TRY(image_resolve_region(job, &info, &r->region));
-    TRY(mem_alloc(&row, info.width, 4, "a row of pixels"));
-    r->row = row;
+    if (info.channels == 4) {
+        void *row;
+        TRY(mem_alloc(&row, info.width, 4, "a row of CMYK pixels"));
+        r->cmyk = row;
+    }
     prepare(r);
     jpeg_start_decompress(&r->cinfo);
-    TRY(image_allocate(job, r->region.width, r->region.height, out));
-    read_region(r, out);
-    read_rest(r);
+    TRY(image_allocate(job, info.width, info.height, out));
+    read_rows(r, out);
     return STATUS_OK;
 }
 
 /* What became of a decode that libjpeg gave up: an error, or for the lenient an image black at the
  * bottom. */
 static Status decode_broken(const JpegReader *r, Image *out) {
-    if (r->strict || r->rows_done == 0 || r->out_of_memory) return reader_failed(r);
+    int64_t done = out->pixels != NULL ? (int64_t)r->cinfo.output_scanline : 0;
+    if (r->strict || done == 0 || r->out_of_memory) return reader_failed(r);
     size_t row_bytes = (size_t)out->width * 3;
-    int64_t missing = out->height - r->rows_done;
-    memset(out->pixels + (size_t)r->rows_done * row_bytes, 0, (size_t)missing * row_bytes);
+    memset(out->pixels + (size_t)done * row_bytes, 0, (size_t)(out->height - done) * row_bytes);
     return STATUS_OK;
 }
 

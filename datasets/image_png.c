@@ -110,7 +110,8 @@ static void start(PngReader *r, bool strict) {
     png_set_chunk_malloc_max(r->png, MAX_CHUNK_BYTES);
     if (!strict) {
         png_set_crc_action(r->png, PNG_CRC_QUIET_USE, PNG_CRC_QUIET_USE);
-        /* Inflate byte by byte: slow, but the last whole row of a truncated file is not lost in a buffer. */
+        /* Inflate byte by byte: slow, but the last whole row of a truncated file is not lost in a
+         * buffer. */
         png_set_compression_buffer_size(r->png, 1);
     }
     skip_extras(r);
@@ -190,24 +191,9 @@ static Status decode_png(const DecodeJob *job, const ImageInfo *info, Image *out
     return s;
 }
 
-/* libpng inflates rows in order, so a region is cut out of the whole image. */
-static void cut_region(Image *image, const ImageRegion *region) {
-    size_t from_bytes = (size_t)image->width * 3, to_bytes = (size_t)region->width * 3;
-    for (int64_t y = 0; y < region->height; y++) {
-        const uint8_t *from = image->pixels + (size_t)(region->top + y) * from_bytes;
-        memmove(image->pixels + (size_t)y * to_bytes, from + region->left * 3, to_bytes);
-    }
-    image->width = region->width;
-    image->height = region->height;
-}
-
 Status png_decode(const DecodeJob *job, Image *out) {
     ImageInfo info;
-    ImageRegion region;
     TRY(png_probe(&job->file, &info));
     TRY(image_check_size(job, &info, PNG_PIXELS_PER_BYTE));
-    TRY(image_resolve_region(job, &info, &region));
-    TRY(decode_png(job, &info, out));
-    if (region.width != out->width || region.height != out->height) cut_region(out, &region);
-    return STATUS_OK;
+    return decode_png(job, &info, out);
 }

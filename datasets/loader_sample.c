@@ -16,36 +16,23 @@ typedef struct SampleBytes {
     const char *name;
 } SampleBytes;
 
-/* Turned images are rare: they take the plain way through a whole decode. */
-static Status load_turned(const SampleBytes *b, const LoaderOptions *o, Rng *rng,
-                          SampleScratch *scratch, uint8_t *dst) {
-    Image image;
-    TRY(image_decode(b->data, b->size, b->name, &o->image, &image, NULL));
-    Status s = o->augment != NULL
-                   ? augment_apply(o->augment, o->preprocess, &image, rng, dst, &scratch->resize)
-                   : preprocess_apply(o->preprocess, &image, dst, &scratch->resize);
-    image_free(&image);
-    return s;
+static Status transform(const Image *image, const LoaderOptions *o, Rng *rng,
+                        SampleScratch *scratch, uint8_t *dst) {
+    if (o->augment == NULL) return preprocess_apply(o->preprocess, image, dst, &scratch->resize);
+    return augment_apply(o->augment, o->preprocess, image, rng, dst, &scratch->resize);
 }
 
 static Status load_bytes(const SampleBytes *b, const LoaderOptions *o, Rng *rng,
                          SampleScratch *scratch, uint8_t *dst) {
-    ImageInfo info;
     Image image;
-    bool need_info = o->augment != NULL || o->image.apply_orientation;
-    if (need_info) TRY(image_probe(b->data, b->size, b->name, &info));
-    if (o->image.apply_orientation && info.orientation != 1) {
-        return load_turned(b, o, rng, scratch, dst);
+    if (o->image.apply_orientation) { /* may need a second buffer: the plain way */
+        TRY(image_decode(b->data, b->size, b->name, &o->image, &image, NULL));
+        Status s = transform(&image, o, rng, scratch, dst);
+        image_free(&image);
+        return s;
     }
-    if (o->augment == NULL) {
-        TRY(image_decode_region(b->data, b->size, b->name, &o->image, NULL, &scratch->image,
-                                &image));
-        return preprocess_apply(o->preprocess, &image, dst, &scratch->resize);
-    }
-    ImageRegion region = augment_region(o->augment, info.width, info.height, rng);
-    TRY(image_decode_region(b->data, b->size, b->name, &o->image, &region, &scratch->image,
-                            &image));
-    return augment_region_apply(o->augment, o->preprocess, &image, rng, dst, &scratch->resize);
+    TRY(image_decode_scratch(b->data, b->size, b->name, &o->image, &scratch->image, &image));
+    return transform(&image, o, rng, scratch, dst);
 }
 
 Status sample_load(const Dataset *d, const LoaderOptions *o, int64_t epoch, int64_t index,

@@ -8,6 +8,11 @@
 
 typedef enum Filter { FILTER_BILINEAR, FILTER_BICUBIC, FILTER_LANCZOS } Filter;
 
+/* A rectangle of pixels. */
+typedef struct ImageRegion {
+    int64_t left, top, width, height;
+} ImageRegion;
+
 /* Work memory reused between calls; zero-initialise, free at the end. One per thread. */
 typedef struct ResizeScratch {
     void *memory;

@@ -47,11 +47,8 @@ Status augment_apply(const Augment *a, const Preprocess *p, const Image *src, Rn
  * time). */
 Status augment_check(const Augment *a);
 
-/* The same in two steps, so that only the drawn region need be decoded: augment_region draws what
- * to look at in a width x height image (the whole of it without random_resized_crop);
- * augment_region_apply takes an image of just that region and the same rng. */
+/* The crop that augment_apply draws first, in a width x height image (without random_resized_crop:
+ * all of it). */
 ImageRegion augment_region(const Augment *a, int64_t width, int64_t height, Rng *rng);
-Status augment_region_apply(const Augment *a, const Preprocess *p, const Image *region, Rng *rng,
-                            uint8_t *dst, ResizeScratch *scratch);
 
 #endif

@@ -13,10 +13,10 @@
 #include "datasets/loader.h"
 #include "tools/cli.h"
 
-/* Single-thread seconds, summed over the pictures. Training decodes the drawn region only. */
+/* Single-thread seconds, summed over the pictures. */
 typedef struct Stages {
-    double decode_region, augment; /* of training */
-    double decode, preprocess;     /* of evaluation */
+    double train_decode, augment; /* of training */
+    double decode, preprocess;    /* of evaluation */
     double bytes, pixels;
     int64_t pictures;
 } Stages;
@@ -67,17 +67,14 @@ static Status time_training(StageWork *w, const void *bytes, size_t size, int64_
     ImageOptions options = data_image_options(&settings.data);
     Rng rng = rng_stream(1, RNG_AUGMENT, (uint64_t)sum->pictures, (uint64_t)i);
     Image image;
-    ImageInfo info;
     double start = bench_clock();
-    TRY(image_probe(bytes, size, name, &info));
-    ImageRegion region = augment_region(&settings.augment, info.width, info.height, &rng);
-    TRY(image_decode_region(bytes, size, name, &options, &region, &w->pixels, &image));
+    TRY(image_decode_scratch(bytes, size, name, &options, &w->pixels, &image));
     double decoded = bench_clock();
-    TRY(augment_region_apply(&settings.augment, &settings.preprocess, &image, &rng, w->output,
-                             &w->resize));
-    sum->decode_region += decoded - start;
+    TRY(augment_apply(&settings.augment, &settings.preprocess, &image, &rng, w->output,
+                      &w->resize));
+    sum->train_decode += decoded - start;
     sum->augment += bench_clock() - decoded;
-    sum->pixels += (double)(info.width * info.height);
+    sum->pixels += (double)(image.width * image.height);
     return STATUS_OK;
 }
 
@@ -86,8 +83,8 @@ static Status time_evaluation(StageWork *w, const void *bytes, size_t size, int6
     ImageOptions options = data_image_options(&settings.data);
     Image image;
     double start = bench_clock();
-    TRY(image_decode_region(bytes, size, dataset_name(w->dataset, i), &options, NULL, &w->pixels,
-                            &image));
+    TRY(image_decode_scratch(bytes, size, dataset_name(w->dataset, i), &options, &w->pixels,
+                             &image));
     double decoded = bench_clock();
     TRY(preprocess_apply(&settings.preprocess, &image, w->output, &w->resize));
     sum->decode += decoded - start;
@@ -177,16 +174,16 @@ static double cores_used(const Throughput *t) {
 }
 
 static void report_json(JsonWriter *j, const Stages *s, const Throughput *t, const char *source) {
-    double n = (double)s->pictures, train = s->decode_region + s->augment;
+    double n = (double)s->pictures, train = s->train_decode + s->augment;
     json_key(j, "loader");
     json_begin_object(j);
     json_pair_string(j, "source", source);
     bench_number(j, "mean_bytes", s->bytes / n);
     bench_number(j, "mean_pixels", s->pixels / n);
     json_pair_int(j, "image_size", settings.preprocess.image_size);
-    bench_number(j, "train_decode_ms", 1e3 * s->decode_region / n);
+    bench_number(j, "train_decode_ms", 1e3 * s->train_decode / n);
     bench_number(j, "train_augment_ms", 1e3 * s->augment / n);
-    bench_number(j, "train_decode_share", s->decode_region / train);
+    bench_number(j, "train_decode_share", s->train_decode / train);
     bench_number(j, "train_augment_share", s->augment / train);
     bench_number(j, "eval_decode_ms", 1e3 * s->decode / n);
     bench_number(j, "eval_resize_ms", 1e3 * s->preprocess / n);
@@ -213,7 +210,7 @@ static void report_text(const Stages *s, const Throughput *t, const char *source
     out_printf("loader on %s: %.0f KB and %.2f megapixels a picture\n", source, 1e-3 * s->bytes / n,
                1e-6 * s->pixels / n);
     out_printf("evaluation does: %s\n", line);
-    report_stage("training", "resize and flip", s->decode_region, s->augment, n);
+    report_stage("training", "resize and flip", s->train_decode, s->augment, n);
     report_stage("evaluation", "resize", s->decode, s->preprocess, n);
     out_printf("%d threads on %d cores: training %.0f img/s (%.0f a core), evaluation %.0f img/s "
                "(%.0f a core)\n",

@@ -215,39 +215,11 @@ static void jpeg_equals_djpeg(void **state) {
     assert_int_equal(checked, count);
 }
 
-/* Regions of every whole JPEG are those of a full decode, whatever its sampling. */
-static void regions_equal_full_decode(void **state) {
-    (void)state;
-    if (corpus == NULL) skip();
-    ImageOptions o = image_options_default();
-    ImageScratch scratch = {0};
-    for (int i = 0; i < line_count; i++) {
-        Image whole, part;
-        const Line *l = &lines[i];
-        if (!starts(l->file, "jpeg") || decode(l, true, true, &whole) != STATUS_OK) continue;
-        const TarMember *m = member(l->file);
-        for (int k = 0; k < 12; k++) {
-            ImageRegion r = {whole.width * (k % 4) / 5, whole.height * (k / 3) / 5, 0, 0};
-            r.width = (whole.width - r.left + k % 3) / (1 + k % 3);
-            r.height = (whole.height - r.top + k % 2) / (1 + k % 2);
-            assert_ok(image_decode_region(m->data, m->size, l->file, &o, &r, &scratch, &part));
-            for (int64_t y = 0; y < r.height; y++) {
-                const uint8_t *want = whole.pixels + ((r.top + y) * whole.width + r.left) * 3;
-                if (memcmp(part.pixels + y * r.width * 3, want, (size_t)r.width * 3) == 0) continue;
-                fail_msg("%s (%s): region %d differs in row %d", l->file, l->header, k, (int)y);
-            }
-        }
-        image_free(&whole);
-    }
-    image_scratch_free(&scratch);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lenient_follows_pillow),
         cmocka_unit_test(strict_takes_whole_files),
         cmocka_unit_test(jpeg_equals_djpeg),
-        cmocka_unit_test(regions_equal_full_decode),
     };
     return cmocka_run_group_tests(tests, open_corpus, close_corpus);
 }

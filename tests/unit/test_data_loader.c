@@ -196,7 +196,7 @@ static void evaluation_is_plain_preprocessing(void **state) {
     resize_scratch_free(&scratch);
 }
 
-/* Training through regions equals augmenting the whole image. */
+/* Training gives what augment_apply gives, turned by EXIF or not. */
 static void training_equals_augment_apply(void **state) {
     (void)state;
     for (int orientation = 0; orientation < 2; orientation++) {

@@ -187,35 +187,6 @@ static void regions_are_fair(void **state) {
     assert_true(r.width == 1 && r.height == 1);
 }
 
-static void two_steps_equal_one(void **state) {
-    (void)state;
-    Augment a = {true, 0.08, 1, 0.75, 4.0 / 3, 0.5, 0.4, 4};
-    Preprocess p = preprocess_default(32);
-    ResizeScratch scratch = {0};
-    uint8_t one[32 * 32 * 3], two[32 * 32 * 3];
-    Image image = pattern_image(90, 70);
-    int64_t flips = 0;
-    for (int i = 0; i < 64; i++) {
-        a.random_resized_crop = i % 3 != 0;
-        Rng rng = rng_stream(1, RNG_AUGMENT, 0, (uint64_t)i);
-        assert_ok(augment_apply(&a, &p, &image, &rng, one, &scratch));
-        rng = rng_stream(1, RNG_AUGMENT, 0, (uint64_t)i);
-        ImageRegion r = augment_region(&a, image.width, image.height, &rng);
-        Image part = {malloc((size_t)(r.width * r.height * 3)), r.width, r.height};
-        for (int64_t y = 0; y < r.height; y++) {
-            memcpy(part.pixels + y * r.width * 3, image.pixels + ((r.top + y) * 90 + r.left) * 3,
-                   (size_t)r.width * 3);
-        }
-        assert_ok(augment_region_apply(&a, &p, &part, &rng, two, &scratch));
-        assert_memory_equal(one, two, sizeof one);
-        free(part.pixels);
-        flips += one[0] > 100;
-    }
-    assert_true(flips > 0);
-    image_free(&image);
-    resize_scratch_free(&scratch);
-}
-
 /* Shift and flip on a picture whose pixels tell where they come from. */
 static void shift_moves_pixels(void **state) {
     (void)state;
@@ -320,7 +291,6 @@ int main(void) {
         cmocka_unit_test(extreme_aspect_is_cheap),
         cmocka_unit_test(color_matches_pillow),
         cmocka_unit_test(regions_are_fair),
-        cmocka_unit_test(two_steps_equal_one),
         cmocka_unit_test(shift_moves_pixels),
         cmocka_unit_test(flip_mirrors),
         cmocka_unit_test(text_tells_the_transform),
