@@ -28,8 +28,10 @@ void progress_line(double every_s, const char *format, ...) {
     if (common.quiet || !common.progress) return;
     bool terminal = isatty(STDERR_FILENO);
     double now = now_s(), least = terminal ? 0.1 : every_s;
-    if (last_shown > 0 && now - last_shown < least) return;
+    bool first = last_shown <= 0;
+    if (!first && now - last_shown < least) return;
     last_shown = now;
+    if (first && !terminal && every_s > 0) return; /* what is quickly over leaves no line */
 
     char text[1024];
     va_list args;
