@@ -4,7 +4,7 @@
  *   B batch  N tokens  H W token grid  I image side  C width  D head width  h heads  G = B*h
  *   P = 3C+3d packed projection  K = C+d concatenated branches  M MLP width  L classes
  *   R = B*N rows  p = 3 patch^2  F all parameters  digits: themselves
- * dtypes: a activations, f F32, u U8, i I64, s BF16 shadow (left out in F32 runs).
+ * dtypes: a activations, f F32, u U8, i I64, n I32, s BF16 shadow (left out in F32 runs).
  * Bytes count every tensor once; a kernel that reads a part only corrects that.
  */
 #include "tools/bench.h"
@@ -33,6 +33,9 @@ typedef struct OpCase {
 /* ---- elementwise ---- */
 static Status run_zero(OpRun *r) {
     return r->k->zero(r->device, r->t[0]);
+}
+static Status run_fill(OpRun *r) {
+    return r->k->fill(r->device, r->t[0], 0.5f);
 }
 static Status run_copy(OpRun *r) {
     return r->k->copy(r->device, grad_set(r->t[0]), r->t[1], 1.0f);
@@ -121,8 +124,11 @@ static Status run_dwconv3_taps(OpRun *r) {
 }
 
 /* ---- tokens, images, heads ---- */
+static const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
+static Status run_image_prepare(OpRun *r) { /* mixed, but neither flipped nor erased nor cut */
+    return r->k->image_prepare(r->device, r->t[0], r->t[1], r->t[2], r->t[3], mean, std);
+}
 static Status run_image_normalise(OpRun *r) {
-    const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
     return r->k->image_normalise(r->device, r->t[0], r->t[1], mean, std);
 }
 static Status run_patchify(OpRun *r) {
@@ -152,6 +158,10 @@ static Status run_cross_entropy_backward(OpRun *r) {
 }
 static Status run_grad_norm(OpRun *r) {
     return r->k->grad_norm(r->device, r->t[0], r->t[1], r->t[2], 5.0f, 0.9f, 0.999f);
+}
+static Status run_ema(OpRun *r) {
+    r->bytes = 3.0 * (double)tensor_bytes(r->t[0]);
+    return r->k->ema(r->device, r->t[0], r->t[1], 0.999f);
 }
 static Status run_adamw(OpRun *r) {
     r->bytes = 7.0 * (double)tensor_bytes(r->t[0]) + (double)tensor_bytes(r->t[6]);
@@ -195,6 +205,7 @@ static Status run_vittt_dwc_backward(OpRun *r) {
 
 static const OpCase op_cases[] = {
     {"zero", "tokens", "a:BNC", run_zero},
+    {"fill", "tokens", "a:BNC", run_fill},
     {"copy", "tokens to F32", "f:BNC a:BNC", run_copy},
     {"add", "tokens", "a:BNC a:BNC a:BNC", run_add},
     {"mul", "tokens", "a:BNC a:BNC a:BNC", run_mul},
@@ -224,6 +235,7 @@ static const OpCase op_cases[] = {
     {"dwconv3_taps", "position encoding", "f:1C9 a:BHWC a:BHWC f:C", run_dwconv3_taps},
     {"dwconv3_taps", "inner kernel", "f:BD9 a:BHWD a:BHWD", run_dwconv3_taps},
     {"image_normalise", "images", "a:BII3 u:BII3", run_image_normalise},
+    {"image_prepare", "images, mixup", "a:BII3 u:BII3 n:B8 f:8", run_image_prepare},
     {"patchify", "images", "a:BNp a:BII3", run_patchify},
     {"split_heads", "q of qkv", "a:BhND a:BNP", run_split_heads},
     {"merge_heads", "branches", "a:BNK a:BhND", run_merge_heads},
@@ -233,6 +245,7 @@ static const OpCase op_cases[] = {
     {"cross_entropy_backward", "logits", "f:BL f:1 f:BL f:BL", run_cross_entropy_backward},
     {"grad_norm", "all parameters", "f:4 i:1 f:F", run_grad_norm},
     {"adamw", "all parameters", "f:F f:F f:F f:F f:1 f:4 s:F", run_adamw},
+    {"ema", "all parameters", "f:F f:F", run_ema},
     {"vittt_glu", "fused inner step", "a:BNK f:G2DD a:BNP f:1hDD f:1hDD", run_vittt_glu},
     {"vittt_glu_backward", "fused inner step",
      "a:BNP f:1hDD f:1hDD a:BNK a:BNP f:G2DD f:1hDD f:1hDD", run_vittt_glu_backward},
@@ -285,6 +298,9 @@ static Status read_dtype(const Bench *b, char letter, DType *dtype, bool *left_o
         return STATUS_OK;
     case 'i':
         *dtype = DTYPE_I64;
+        return STATUS_OK;
+    case 'n':
+        *dtype = DTYPE_I32;
         return STATUS_OK;
     case 's':
         *dtype = DTYPE_BF16;
