@@ -14,8 +14,7 @@
 
 #define TEXT 40 /* a number in decimal */
 
-/* ---- counters as metadata: text, because JSON numbers are doubles -----------------------------
- */
+/* ---- counters as metadata: text, because JSON numbers are doubles ----------------------- */
 
 typedef enum FieldKind { FIELD_INT, FIELD_UINT, FIELD_DOUBLE } FieldKind;
 typedef struct Field {
@@ -68,8 +67,7 @@ static Status field_parse(const Field *f, const char *text, Counters *c) {
     return STATUS_OK;
 }
 
-/* ---- saving -----------------------------------------------------------------------------------
- */
+/* ---- saving ----------------------------------------------------------------------------- */
 
 static Status write_weights(const char *path, Params *p, const Manifest *m, const SafeMeta *meta,
                             int64_t meta_count) {
@@ -144,8 +142,7 @@ Status checkpoint_save(const char *run_folder, Params *p, AdamW *o, const TrainS
     return STATUS_OK;
 }
 
-/* ---- finding ----------------------------------------------------------------------------------
- */
+/* ---- finding ---------------------------------------------------------------------------- */
 
 static Status join_both(const char *run_folder, const Manifest *m, char **weights, char **state) {
     TRY(path_join(weights, run_folder, m->weights));
@@ -192,8 +189,7 @@ Status checkpoint_resolve(const char *path, char **weights) {
                       path);
 }
 
-/* ---- resuming ---------------------------------------------------------------------------------
- */
+/* ---- resuming --------------------------------------------------------------------------- */
 
 /* Everything is checked before the first value is touched. */
 static Status restore(const SafeFile *weights, const SafeFile *state, Params *p, AdamW *o,

@@ -1,14 +1,16 @@
 /* Checkpoints in a run folder.
  *
- *   checkpoints/step-00001200.safetensors        weights, published names, F32; metadata below
- *   checkpoints/step-00001200.state.safetensors  optim.m.<name>, optim.v.<name>; counters in
- * metadata last.json, best.json                         manifests, written last: file names, bytes,
- * CRC-32C, step, metric last.safetensors, best.safetensors           links to the weights, for
- * people
+ *   checkpoints/step-00001200.safetensors        weights, published names, F32
+ *   checkpoints/step-00001200.state.safetensors  optim.m.<name>, optim.v.<name>; counters
+ *   last.json, best.json                         manifests, written last
+ *   last.safetensors, best.safetensors           links to the weights, for people
  *
- * A save writes weights and state (atomic each), then the manifest, then prunes. Whatever dies in
- * between, the manifest names complete files. A manifest whose files do not match in size or CRC is
- * refused.
+ * A manifest says file names, bytes, CRC-32C, step, epoch and metric. A save writes weights and
+ * state (atomic each), then the manifest, then prunes. Whatever dies in between, the manifest names
+ * complete files: a second save of a step is called step-00001200-2, so that no file that a
+ * manifest names is ever written again. A manifest whose files do not match in size or CRC is
+ * refused. Weights carry the metadata ttv.format, ttv.step, ttv.epoch, ttv.metric, ttv.weights and
+ * the caller's own; the state carries the counters of TrainState as text.
  */
 #ifndef TTV_NN_CHECKPOINT_H
 #define TTV_NN_CHECKPOINT_H
@@ -24,8 +26,7 @@ typedef struct TrainState {
     int64_t skipped_row; /* in a row, now */
     double best_metric;  /* NAN: none yet */
     int64_t best_step;
-    int64_t validated_step; /* last one that was validated, so that a resume makes up for a missed
-                               one */
+    int64_t validated_step; /* the last one; a resume makes up for a validation cut off */
     uint64_t seed;
     double loss_sum; /* running epoch loss, so that a resumed epoch reports the same mean */
     int64_t loss_count;
@@ -33,7 +34,7 @@ typedef struct TrainState {
 
 /* Saves and, when `is_best`, points best.json here too; keeps the newest `keep` step files besides
  * last and best (0: only those). `meta`: model config, class names, preprocessing... stored with
- * the weights. */
+ * the weights. Weights that are not finite are refused (STATUS_NUMERIC). */
 Status checkpoint_save(const char *run_folder, Params *p, AdamW *o, const TrainState *s,
                        double metric, bool is_best, int keep, const SafeMeta *meta,
                        int64_t meta_count);

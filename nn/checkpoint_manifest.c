@@ -33,7 +33,7 @@ Status manifest_exists(const char *run_folder, const char *which, bool *exists) 
     return STATUS_OK;
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading ---------------------------------------------------------------------------- */
 
 /* A plain file inside checkpoints/: a hostile manifest must not lead anywhere else. */
 static bool name_is_local(const char *name) {
@@ -125,7 +125,7 @@ Status manifest_read(const char *run_folder, const char *which, Manifest *m) {
     return s;
 }
 
-/* ---- sizes and checksums --------------------------------------------------------------------- */
+/* ---- sizes and checksums ---------------------------------------------------------------- */
 
 static Status measure(const char *run_folder, const char *name, int64_t *bytes, int64_t *crc) {
     char *path;
@@ -164,7 +164,7 @@ Status manifest_check(const char *run_folder, const Manifest *m) {
     return check(run_folder, m->state, m->state_bytes, m->state_crc32c);
 }
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- writing ---------------------------------------------------------------------------- */
 
 static Status format(const Manifest *m, JsonWriter *w) {
     json_writer_init(w);

@@ -43,7 +43,7 @@ static bool names_weights(const Manifest *m, StepName n) {
     return strcmp(m->weights, name) == 0;
 }
 
-/* ---- names for a new save -------------------------------------------------------------------- */
+/* ---- names for a new save --------------------------------------------------------------- */
 
 /* What last.json and best.json name. known: every manifest that exists could be read; when it is
  * not, any file may be in use. */
@@ -102,7 +102,7 @@ Status manifest_choose_names(const char *run_folder, Manifest *m) {
                       m->step);
 }
 
-/* ---- pruning --------------------------------------------------------------------------------- */
+/* ---- pruning ---------------------------------------------------------------------------- */
 
 typedef struct StepList {
     StepName *items;

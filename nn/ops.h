@@ -1,12 +1,12 @@
-/* Ops: kernels with a recorded backward. Every op takes and returns Vars of one tape; shapes are checked
- * and named in the message. Kernel formulas: kernels/kernels.h.
+/* Ops: kernels with a recorded backward. Every op takes and returns Vars of one tape; shapes are
+ * checked and named in the message. Kernel formulas: kernels/kernels.h.
  */
 #ifndef TTV_NN_OPS_H
 #define TTV_NN_OPS_H
 
 #include "nn/tape.h"
 
-/* ---- elementwise (ops_elementwise.c) ---- */
+/* ---- elementwise (ops_elementwise.c) ---------------------------------------------------- */
 Var *op_add(Tape *t, Var *a, Var *b, float alpha); /* a + alpha b; a may have leading dimension 1 */
 Var *op_mul(Tape *t, Var *a, Var *b);
 Var *op_scale(Tape *t, Var *x, float alpha);
@@ -19,39 +19,43 @@ Var *op_residual(Tape *t, Var *x, Var *branch, Tensor scale);
 /* The same memory under another shape. */
 Var *op_view(Tape *t, Var *x, int rank, const int64_t *shape);
 
-/* ---- products (ops_matmul.c) ---- */
-/* alpha op(a) op(b), batched, broadcast over leading dimensions of 1; output dtype that of a unless F32 is
- * asked for. */
+/* ---- products (ops_matmul.c) ------------------------------------------------------------ */
+/* alpha op(a) op(b), batched, broadcast over leading dimensions of 1; output dtype that of a unless
+ * F32 is asked for. */
 Var *op_matmul(Tape *t, Var *a, bool ta, Var *b, bool tb, float alpha, DType out);
 /* x [..., I] w [O, I]' + b [O] (b may be NULL). */
 Var *op_linear(Tape *t, Var *x, Var *w, Var *b);
-/* gelu(x w1' + b1) w2' + b2: one node, so that backends fuse bias, GELU and dGELU into the products. */
+/* gelu(x w1' + b1) w2' + b2: one node, so that backends fuse bias, GELU and dGELU into the
+ * products. */
 Var *op_mlp(Tape *t, Var *x, Var *w1, Var *b1, Var *w2, Var *b2);
 
-/* ---- normalisation (ops_norm.c) ---- */
+/* ---- normalisation (ops_norm.c) --------------------------------------------------------- */
 Var *op_layernorm(Tape *t, Var *x, Var *w, Var *b, float eps);
-Var *op_softnorm(Tape *t, Var *g, int64_t outer, int64_t reduce, int64_t inner); /* same shape as g */
+/* Soft norm over the middle of g [outer, reduce, inner]; the output has the shape of g. */
+Var *op_softnorm(Tape *t, Var *g, int64_t outer, int64_t reduce, int64_t inner);
 
-/* ---- depthwise 3x3 (ops_dwconv.c) ---- */
-/* x + dwconv(x) over the [B,H,W,C] view of x [B,N,C]; w [C,1,3,3], b [C]: conditional position encoding. */
+/* ---- depthwise 3x3 (ops_dwconv.c) ------------------------------------------------------- */
+/* x + dwconv(x) over the [B,H,W,C] view of x [B,N,C]; w [C,1,3,3], b [C]: conditional position
+ * encoding. */
 Var *op_cpe(Tape *t, Var *x, int64_t height, int64_t width, Var *w, Var *b);
 /* Per-sample taps: y[p] = sum_t w[b,c,t] x[p+t]; x [B,H,W,C], w [1 or B,C,9]. */
 Var *op_dwconv_apply(Tape *t, Var *x, Var *w);
 /* g[b,c,t] = alpha sum_p x[p+t] y[p] -> F32 [B,C,9]. */
 Var *op_dwconv_taps(Tape *t, Var *x, Var *y, float alpha);
 
-/* ---- tokens and heads (ops_tokens.c) ---- */
+/* ---- tokens and heads (ops_tokens.c) ---------------------------------------------------- */
 Var *op_split_heads(Tape *t, Var *packed, int64_t offset, int64_t heads, int64_t head_dim);
-/* [B,N,nh*dh + extra]: the heads of a [B,nh,N,dh] and behind them those of b [B,nb,N,db] (b may be NULL). */
+/* [B,N,nh*dh + extra]: the heads of a [B,nh,N,dh] and behind them those of b [B,nb,N,db] (b may be
+ * NULL). */
 Var *op_merge_heads(Tape *t, Var *a, Var *b);
 Var *op_mean_tokens(Tape *t, Var *x); /* [B,N,C] -> F32 [B,C] */
 Var *op_image_normalise(Tape *t, Tensor u8, const float *mean, const float *std);
 Var *op_patchify(Tape *t, Var *image, int64_t patch); /* gradient to the image is not offered */
 
-/* ---- loss (ops_loss.c) ---- */
+/* ---- loss (ops_loss.c) ------------------------------------------------------------------ */
 Var *op_cross_entropy(Tape *t, Var *logits, Tensor targets); /* F32 [1] */
 
-/* ---- fused ViTTT branches (ops_vittt.c): one node each, equal to the composition in ttt/ ---- */
+/* ---- fused ViTTT branches (ops_vittt.c): one node each, equal to the composition in ttt/  */
 /* cat [B,N,C+d] from packed qkv [B,N,3C+3d], both branches. */
 Var *op_vittt_inner(Tape *t, Var *qkv, Var *w1, Var *w2, Var *w3, VitttShape s);
 

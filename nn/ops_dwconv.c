@@ -43,7 +43,7 @@ Var *op_cpe(Tape *t, Var *x, int64_t height, int64_t width, Var *w, Var *b) {
     return op_done(t, "cpe", s, y);
 }
 
-/* ---- fast-weight taps ------------------------------------------------------------------------ */
+/* ---- fast-weight taps ------------------------------------------------------------------- */
 
 static Status apply_backward(Tape *t, Node *n) {
     Device *d = tape_device(t);

@@ -76,7 +76,7 @@ Var *op_cast(Tape *t, Var *x, DType dtype) {
     return scaled_copy(t, "cast", x, 1.0f, dtype);
 }
 
-/* ---- functions of one variable: y = f(x), dx = dy f'(x) ------------------------------------- */
+/* ---- functions of one variable: y = f(x), dx = dy f'(x) --------------------------------- */
 
 static Status unary_backward(Tape *t, Node *n) {
     Device *d = tape_device(t);
@@ -104,7 +104,7 @@ Var *op_gelu(Tape *t, Var *x) {
     return unary(t, "gelu", x, UNARY_GELU, UNARY_DGELU);
 }
 
-/* ---- residual with stochastic depth (vittt.md 4.1) ------------------------------------------ */
+/* ---- residual with stochastic depth (vittt.md 4.1) -------------------------------------- */
 
 static Status residual_backward(Tape *t, Node *n) {
     Device *d = tape_device(t);

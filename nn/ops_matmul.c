@@ -1,7 +1,7 @@
 #include "nn/ops.h"
 #include "nn/ops_check.h"
 
-/* ---- batched products ----------------------------------------------------------------------- */
+/* ---- batched products ------------------------------------------------------------------- */
 
 /* x with leading dimensions of 1 in front, up to `rank`. */
 static Tensor lift(Tensor x, int rank) {
@@ -95,7 +95,7 @@ Var *op_matmul(Tape *t, Var *a, bool ta, Var *b, bool tb, float alpha, DType out
     return op_done(t, "matmul", s, y);
 }
 
-/* ---- linear layers -------------------------------------------------------------------------- */
+/* ---- linear layers ---------------------------------------------------------------------- */
 
 /* w [O,I] with a dtype equal to x's, b F32 [O] or none. */
 static bool linear_fits(Tensor x, Tensor w, const Var *b) {

@@ -1,8 +1,7 @@
 #include "nn/ops.h"
 #include "nn/ops_check.h"
 
-/* ---- heads ------------------------------------------------------------------------------------
- */
+/* ---- heads ------------------------------------------------------------------------------ */
 
 /* Several splits share one packed gradient, each with its own channels: the first to arrive clears
  * it all, then every one adds to its part. */
@@ -59,8 +58,7 @@ Var *op_merge_heads(Tape *t, Var *a, Var *b) {
     return op_done(t, "merge_heads", s, y);
 }
 
-/* ---- mean over tokens --------------------------------------------------------------------------
- */
+/* ---- mean over tokens ------------------------------------------------------------------- */
 
 static Status mean_backward(Tape *t, Node *n) {
     Device *d = tape_device(t);
@@ -78,8 +76,7 @@ Var *op_mean_tokens(Tape *t, Var *x) {
     return op_done(t, "mean_tokens", s, y);
 }
 
-/* ---- images ------------------------------------------------------------------------------------
- */
+/* ---- images ----------------------------------------------------------------------------- */
 
 Var *op_image_normalise(Tape *t, Tensor u8, const float *mean, const float *std) {
     if (tape_poison(t)) return tape_poison(t);

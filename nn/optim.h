@@ -12,9 +12,9 @@ typedef struct AdamWOptions {
 typedef struct AdamW {
     Params *params;
     AdamWOptions options;
-    Tensor m, v;           /* F32 flat blocks in the state arena */
-    Tensor lr, control;    /* F32 [1], [4] on the device (kernels.h) */
-    Tensor taken;          /* I64 [1]: optimiser steps really taken (k of the bias correction) */
+    Tensor m, v;        /* F32 flat blocks in the state arena */
+    Tensor lr, control; /* F32 [1], [4] on the device (kernels.h) */
+    Tensor taken;       /* I64 [1]: optimiser steps really taken (k of the bias correction) */
 } AdamW;
 
 Status adamw_init(AdamW *o, Params *p, AdamWOptions options);
@@ -25,8 +25,9 @@ Status adamw_report(AdamW *o, float *norm, float *clip);
 Status adamw_taken(AdamW *o, int64_t *taken);
 Status adamw_set_taken(AdamW *o, int64_t taken);
 
-/* Learning rate of optimiser step t, 0-based (vittt.md 7.1): warm-up in steps `warmup_steps`, total `total_steps`;
- * the cosine is not shifted by the warm-up. Without warm-up step 0 has the base rate; past the end the floor. */
+/* Learning rate of optimiser step t, 0-based (vittt.md 7.1): warm-up in steps `warmup_steps`, total
+ * `total_steps`; the cosine is not shifted by the warm-up. Without warm-up step 0 has the base
+ * rate; past the end the floor. */
 typedef struct Schedule {
     double base, warmup_start, floor;
     int64_t warmup_steps, total_steps;

@@ -22,7 +22,7 @@ void params_free(Params *p) {
     memset(p, 0, sizeof *p);
 }
 
-/* ---- registration -------------------------------------------------------------------------- */
+/* ---- registration ----------------------------------------------------------------------- */
 
 bool params_decays(const char *name, int rank) {
     static const char suffix[] = ".bias";
@@ -92,7 +92,7 @@ Var *params_add(Params *p, const char *name, int rank, const int64_t *shape, Ini
     return &item->var;
 }
 
-/* ---- layout and memory --------------------------------------------------------------------- */
+/* ---- layout and memory ------------------------------------------------------------------ */
 
 static int64_t place(Params *p, int64_t offset, bool decayed) {
     for (int64_t i = 0; i < p->count; i++) {
@@ -135,7 +135,7 @@ Status params_build(Params *p, DType act, bool training) {
     return STATUS_OK;
 }
 
-/* ---- values -------------------------------------------------------------------------------- */
+/* ---- values ----------------------------------------------------------------------------- */
 
 static void fill(float *x, int64_t count, Init init, Rng *r) {
     for (int64_t i = 0; i < count; i++) {
@@ -175,7 +175,7 @@ Status params_refresh(Params *p) {
     return p->device->k->copy(p->device, grad_set(p->shadow), p->master, 1.0f);
 }
 
-/* ---- gradients ----------------------------------------------------------------------------- */
+/* ---- gradients -------------------------------------------------------------------------- */
 
 void params_begin_step(Params *p) {
     for (int64_t i = 0; i < p->count; i++) p->items[i]->var.grad_ready = false;

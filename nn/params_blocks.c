@@ -5,7 +5,7 @@
 
 #include "core/memory.h"
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- writing ---------------------------------------------------------------------------- */
 
 /* Everything that a write holds on the host. */
 typedef struct Staging {
@@ -64,7 +64,7 @@ Status params_write_blocks(Params *p, const char *path, const FlatBlock *blocks,
     return status;
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading ---------------------------------------------------------------------------- */
 
 /* The entry <prefix><name>, or STATUS_DATA. */
 static Status find_entry(const SafeFile *f, const char *prefix, const Param *item,

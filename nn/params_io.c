@@ -42,7 +42,7 @@ static size_t print_list(char *out, size_t size, size_t used, const char *title,
     return used;
 }
 
-/* ---- reading ------------------------------------------------------------------------------- */
+/* ---- reading ---------------------------------------------------------------------------- */
 
 /* `*` stands for any run of characters; the pattern ends at a comma or NUL. */
 static bool glob_matches(const char *pattern, const char *name) {
@@ -140,7 +140,7 @@ Status params_load(Params *p, const SafeFile *f, const char *ignore) {
     return status_context(s, "%s", safetensors_path(f));
 }
 
-/* ---- writing ------------------------------------------------------------------------------- */
+/* ---- writing ---------------------------------------------------------------------------- */
 
 Status params_save(Params *p, const char *path, const SafeMeta *meta, int64_t meta_count) {
     FlatBlock weights = {"", p->master};

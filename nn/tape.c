@@ -80,7 +80,7 @@ int64_t tape_growths(const Tape *t) {
     return d->weights.growths + d->state.growths + d->step.growths + d->scratch.growths;
 }
 
-/* ---- errors ------------------------------------------------------------------------------- */
+/* ---- errors ----------------------------------------------------------------------------- */
 
 Status tape_status(const Tape *t) {
     return t->status == STATUS_OK ? STATUS_OK : status_set(t->status, "%s", t->message);
@@ -99,7 +99,7 @@ Var *tape_poison(Tape *t) {
     return t->status == STATUS_OK ? NULL : &t->poison;
 }
 
-/* ---- memory ------------------------------------------------------------------------------- */
+/* ---- memory ----------------------------------------------------------------------------- */
 
 Status tape_take(Tape *t, DType dtype, int rank, const int64_t *shape, Tensor *out) {
     return arena_tensor(&t->device->step, dtype, rank, shape, out);
@@ -126,7 +126,7 @@ void tape_drop(Tape *t, Var *v) {
     if (!t->recording && v->owns_value) give_value(t, v);
 }
 
-/* ---- vars and nodes ----------------------------------------------------------------------- */
+/* ---- vars and nodes --------------------------------------------------------------------- */
 
 static Var *take_var(Tape *t) {
     if (t->status != STATUS_OK) return NULL;
@@ -230,7 +230,7 @@ Node *tape_record(Tape *t, const char *op, Status (*backward)(Tape *, Node *), V
     return n;
 }
 
-/* ---- backward ----------------------------------------------------------------------------- */
+/* ---- backward --------------------------------------------------------------------------- */
 
 static Var *memory_of(Var *v) {
     return v->is_view ? v->base : v;

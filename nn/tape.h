@@ -1,14 +1,14 @@
 /* The tape: a flat record of one forward pass, replayed backwards for gradients.
  *
- * An op (nn/ops_*.c) checks shapes, takes its output from the device's step arena, calls its kernel and
- * records a Node; its backward sits right below it. Model code is forward only.
+ * An op (nn/ops_*.c) checks shapes, takes its output from the device's step arena, calls its kernel
+ * and records a Node; its backward sits right below it. Model code is forward only.
  *
  * Errors are sticky: once an op fails, every later op returns the tape's poison value at once and
  * tape_status() tells the first failure. Look at it once per pass.
  *
- * Ownership: Vars live in the tape and die at tape_reset(); parameters are Vars that live in Params.
- * Memory: while recording, values live until the backward has passed them, then go back to the arena. Without
- * recording, model code gives a value back with tape_drop() after its last use.
+ * Ownership: Vars live in the tape and die at tape_reset(); parameters are Vars that live in
+ * Params. Memory: while recording, values live until the backward has passed them, then go back to
+ * the arena. Without recording, model code gives a value back with tape_drop() after its last use.
  */
 #ifndef TTV_NN_TAPE_H
 #define TTV_NN_TAPE_H
@@ -19,12 +19,12 @@ typedef struct Tape Tape;
 
 typedef struct Var {
     Tensor value;
-    Tensor grad;      /* memory for the gradient; data NULL until first needed */
+    Tensor grad; /* memory for the gradient; data NULL until first needed */
     bool wants_grad;
-    bool grad_ready;  /* something was written: the next contribution accumulates */
-    bool is_param;    /* lives in Params: never freed by the tape */
-    bool is_view;     /* shares the memory of `base` (value and grad) */
-    bool owns_value;  /* value came from the step arena: the tape gives it back */
+    bool grad_ready; /* something was written: the next contribution accumulates */
+    bool is_param;   /* lives in Params: never freed by the tape */
+    bool is_view;    /* shares the memory of `base` (value and grad) */
+    bool owns_value; /* value came from the step arena: the tape gives it back */
     bool owns_grad;
     struct Var *base; /* of a view: never itself a view */
     const char *name; /* for messages; may be NULL */
@@ -62,8 +62,8 @@ DType tape_act(const Tape *t);
 Status tape_status(const Tape *t);
 /* Records a failure with the thread's message (first one wins) and returns the poison Var. */
 Var *tape_fail(Tape *t, Status s);
-/* NULL while all is well, otherwise the poison Var: what an op returns then. Its value has no data and a
- * shape of ones, so that model code may still look at it. */
+/* NULL while all is well, otherwise the poison Var: what an op returns then. Its value has no data
+ * and a shape of ones, so that model code may still look at it. */
 Var *tape_poison(Tape *t);
 
 /* A value the tape did not compute. The memory stays the caller's. */
@@ -79,32 +79,34 @@ Var *tape_output(Tape *t, DType dtype, int rank, const int64_t *shape);
 /* Memory that lives as long as the node (saved) or until tape_reset. */
 Status tape_take(Tape *t, DType dtype, int rank, const int64_t *shape, Tensor *out);
 void tape_give(Tape *t, Tensor memory);
-/* Appends a node for `out` when recording and any input wants a gradient; sets out->wants_grad. Returns
- * the node to fill in, or NULL when nothing is to be recorded (then saved tensors are not needed). */
+/* Appends a node for `out` when recording and any input wants a gradient; sets out->wants_grad.
+ * Returns the node to fill in, or NULL when nothing is to be recorded (then saved tensors are not
+ * needed). */
 Node *tape_record(Tape *t, const char *op, Status (*backward)(Tape *, Node *), Var *out, int inputs,
                   Var *const *in);
-/* Whether tape_record() will record for these inputs (to decide on saving before the kernel runs). */
+/* Whether tape_record() will record for these inputs (to decide on saving before the kernel runs).
+ */
 bool tape_will_record(const Tape *t, int inputs, Var *const *in);
 
-/* For backward functions: where the gradient of v goes. Takes memory on first use, marks it ready. None
- * when v is NULL, wants no gradient, or memory ran out (then the tape has failed). F32 for parameters,
- * otherwise the dtype of the value. */
+/* For backward functions: where the gradient of v goes. Takes memory on first use, marks it ready.
+ * None when v is NULL, wants no gradient, or memory ran out (then the tape has failed). F32 for
+ * parameters, otherwise the dtype of the value. */
 Grad tape_grad(Tape *t, Var *v);
-/* d to (+)= d from, equal shapes. The last use of d from in its backward: when `to` has no gradient yet,
- * it takes over the memory instead of copying it. */
+/* d to (+)= d from, equal shapes. The last use of d from in its backward: when `to` has no gradient
+ * yet, it takes over the memory instead of copying it. */
 Status tape_grad_pass(Tape *t, Var *to, Var *from);
 
-/* loss must be F32 [1]; seeds d loss = `seed` (1/accumulation steps) and walks the nodes from the end. Frees
- * values, saved memory and gradients on the way, except those of inputs and parameters and the loss's value.
- * A node that no gradient reached is passed over. */
+/* loss must be F32 [1]; seeds d loss = `seed` (1/accumulation steps) and walks the nodes from the
+ * end. Frees values, saved memory and gradients on the way, except those of inputs and parameters
+ * and the loss's value. A node that no gradient reached is passed over. */
 Status tape_backward(Tape *t, Var *loss, float seed);
 
-/* The caller needs v no more. Recording, or v a view, an input or a parameter: no effect. Otherwise its
- * memory goes back to the arena, and neither v nor a view of it may be used again. */
+/* The caller needs v no more. Recording, or v a view, an input or a parameter: no effect. Otherwise
+ * its memory goes back to the arena, and neither v nor a view of it may be used again. */
 void tape_drop(Tape *t, Var *v);
 
-/* Statistics: nodes of the last pass; calls to the device's allocator by its four arenas so far, which
- * stay constant after the first step. */
+/* Statistics: nodes of the last pass; calls to the device's allocator by its four arenas so far,
+ * which stay constant after the first step. */
 int64_t tape_nodes(const Tape *t);
 int64_t tape_growths(const Tape *t);
 

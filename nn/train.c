@@ -12,8 +12,7 @@
 
 #define SAVE_RETRY_S 60.0
 
-/* ---- stop requests -----------------------------------------------------------------------------
- */
+/* ---- stop requests ---------------------------------------------------------------------- */
 
 static atomic_bool stop; /* lock-free, hence safe in a signal handler */
 
@@ -27,8 +26,7 @@ void train_clear_stop(void) {
     atomic_store(&stop, false);
 }
 
-/* ---- saving ------------------------------------------------------------------------------------
- */
+/* ---- saving ----------------------------------------------------------------------------- */
 
 static Status save(Loop *l) {
     const TrainOptions *o = l->options;
@@ -71,8 +69,7 @@ static bool save_is_due(Loop *l) {
     return l->save_pending && s->skipped_row == 0 && seconds_now() >= l->retry_s;
 }
 
-/* ---- validation --------------------------------------------------------------------------------
- */
+/* ---- validation ------------------------------------------------------------------------- */
 
 static bool validation_is_due(const Loop *l) {
     const TrainOptions *o = l->options;
@@ -88,8 +85,7 @@ static Status validate(Loop *l) {
     return STATUS_OK;
 }
 
-/* ---- the loop ----------------------------------------------------------------------------------
- */
+/* ---- the loop --------------------------------------------------------------------------- */
 
 static bool is_finished(const Loop *l) {
     const TrainOptions *o = l->options;

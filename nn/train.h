@@ -1,9 +1,14 @@
 /* The training loop: knows nothing of models or data; a task hands it losses and batches.
  *
- * One optimiser step = `accumulate` micro-steps (next, loss, backward), clip, AdamW. Non-finite gradient
- * norm or loss: the step is skipped and counted, the batch's sample names are logged, and 10 in a row end the
- * run with STATUS_NUMERIC; the last good checkpoint stays. SIGTERM/SIGINT (through train_request_stop) save and end with
- * STATUS_STOPPED. Resume continues with the same bits as an uninterrupted run.
+ * One optimiser step = `accumulate` micro-steps (next, loss, backward), clip, AdamW. Non-finite
+ * gradient norm or loss: the step is skipped and counted, the batch's sample names are logged, and
+ * 10 in a row end the run with STATUS_NUMERIC; the last good checkpoint stays. SIGTERM/SIGINT
+ * (through train_request_stop) save and end with STATUS_STOPPED. Resume continues with the same
+ * bits as an uninterrupted run.
+ *
+ * A checkpoint that the disk refuses in the middle of a run is logged and tried again a minute
+ * later; at the end it is an error. When the data fails, what was learnt so far is saved before the
+ * error returns.
  */
 #ifndef TTV_NN_TRAIN_H
 #define TTV_NN_TRAIN_H
@@ -15,36 +20,48 @@ typedef struct TrainTask {
     void *user;
     /* Positions the data at sample `cursor` of `epoch` (start of an epoch, or a resume). */
     Status (*begin_epoch)(void *user, int64_t epoch, int64_t cursor);
-    /* Fetches the next micro-batch: STATUS_END when the epoch has no full batch left. Adds its size. */
+    /* Fetches the next micro-batch: STATUS_END when the epoch has no full batch left. Adds its
+     * size. STATUS_STOPPED: it saw a stop request while waiting; the unfinished step then never
+     * happened. */
     Status (*next)(void *user, int64_t *samples);
-    /* Forward pass of the fetched batch, up to a scalar F32 loss. step and micro key the random streams. */
+    /* Forward pass of the fetched batch, up to a scalar F32 loss. step and micro key the random
+     * streams. */
     Var *(*loss)(void *user, Tape *t, int64_t step, int64_t micro);
-    /* Metric of the current weights (higher is better); called between steps. May be NULL. The task adds its
-     * own named numbers to the record. */
+    /* Metric of the current weights (higher is better); called between steps. May be NULL. The task
+     * adds its own named numbers to the record. */
     Status (*validate)(void *user, int64_t step, double *metric, JsonWriter *record);
     /* Names of the samples of the current batch, for messages: i-th name or NULL at the end. */
     const char *(*batch_name)(void *user, int64_t i);
-    /* Seconds that next() waited for data since the last call (share of the step is logged). May be NULL. */
+    /* Seconds that next() waited for data since the last call (share of the step is logged). May be
+     * NULL. */
     double (*wait_seconds)(void *user);
 } TrainTask;
 
 typedef struct TrainOptions {
     const char *run_folder; /* exists already */
-    int64_t epochs, steps_per_epoch, accumulate;
-    int64_t max_steps;      /* 0: epochs decide; otherwise stop (and save) after this many optimiser steps */
-    double time_limit_s;    /* 0: none; save and end with STATUS_OK */
+    int64_t epochs, accumulate;
+    int64_t steps_per_epoch; /* exactly: STATUS_END from next() before that is an error */
+    int64_t max_steps;       /* stop (and save) after so many steps in all; 0: epochs decide */
+    double time_limit_s;     /* 0: none; save and end with STATUS_OK */
     Schedule schedule;
-    int64_t log_interval;   /* steps between records */
+    int64_t log_interval;     /* steps between records */
     double validate_interval; /* epochs between validations; 0: only at the end */
-    int64_t save_interval;  /* steps between checkpoints; 0: every epoch */
-    double save_minutes;    /* 0: off */
+    int64_t save_interval;    /* steps between checkpoints; 0: every epoch */
+    double save_minutes;      /* 0: off */
     int keep;
-    int give_up_after;      /* non-finite steps in a row: 10 */
+    int give_up_after; /* non-finite steps in a row: 10 */
     const SafeMeta *meta;
     int64_t meta_count;
 } TrainOptions;
 
-/* What the loop tells the outside (progress line, files); called on the training thread. */
+/* What the loop tells the outside (progress line, files); called on the training thread. Keys of
+ * the records, besides kind, step, epoch and seconds:
+ *   train     loss (mean since the last record), step_loss, epoch_loss, lr, grad_norm, skipped,
+ *             samples_per_s, wait_share, step_ms, growths, step_memory_bytes
+ *   validate  those of the task; metric, best, validate_seconds
+ *   save      metric, save_seconds
+ *   skip      loss, grad_norm, skipped, skipped_row, names
+ *   end       reason, best_metric, best_step, skipped */
 typedef struct TrainEvent {
     const char *kind; /* "train", "validate", "save", "skip", "end" */
     TrainState state;
@@ -55,10 +72,11 @@ typedef struct TrainEvent {
 typedef void (*TrainListener)(void *user, const TrainEvent *e);
 
 /* Trains from *state (zeroed, or resumed) to the end; *state is what was reached. */
-Status train_run(const TrainTask *task, const TrainOptions *o, Tape *t, AdamW *optim, TrainState *state,
-                 TrainListener listener, void *listener_user);
+Status train_run(const TrainTask *task, const TrainOptions *o, Tape *t, AdamW *optim,
+                 TrainState *state, TrainListener listener, void *listener_user);
 
-/* Async-signal-safe: the loop saves and stops at the next step edge, the task's next() may poll it too. */
+/* Async-signal-safe: the loop saves and stops at the next step edge; next() and validate() may poll
+ * it too and return STATUS_STOPPED. */
 void train_request_stop(void);
 bool train_stop_requested(void);
 void train_clear_stop(void);

@@ -10,8 +10,7 @@
 
 #define NAMES_SHOWN 8
 
-/* ---- names of the samples, for the guard's message ---------------------------------------------
- */
+/* ---- names of the samples, for the guard's message -------------------------------------- */
 
 static Status names_add(NameBuffer *b, const char *name) {
     int64_t size = (int64_t)strlen(name) + 1;
@@ -51,8 +50,7 @@ static void names_text(const NameBuffer *b, char *out, size_t size) {
         snprintf(out + used, size - used, " and %" PRId64 " more", b->count - NAMES_SHOWN);
 }
 
-/* ---- the step ----------------------------------------------------------------------------------
- */
+/* ---- the step --------------------------------------------------------------------------- */
 
 /* Forward and backward of one micro-batch; the loss comes back to the host. */
 static Status micro_step(Loop *l, int64_t micro, float *loss) {

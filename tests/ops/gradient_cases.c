@@ -25,8 +25,7 @@
 #define CASE(op_, variant_, build_, ...)                                                           \
     { .op = op_, .variant = variant_, .build = build_, .in = __VA_ARGS__ }
 
-/* ---- elementwise -------------------------------------------------------------------------------
- */
+/* ---- elementwise ------------------------------------------------------------------------ */
 
 static Var *add(Tape *t, Var *const *in) {
     return op_add(t, in[0], in[1], -0.7f);
@@ -63,8 +62,7 @@ static Var *view(Tape *t, Var *const *in) {
     return op_mul(t, op_view(t, op_silu(t, x), 2, square_shape), op_view(t, x, 2, square_shape));
 }
 
-/* ---- products ----------------------------------------------------------------------------------
- */
+/* ---- products --------------------------------------------------------------------------- */
 
 static Var *matmul_nn(Tape *t, Var *const *in) {
     return op_matmul(t, in[0], false, in[1], false, 0.6f, in[0]->value.dtype);
@@ -88,8 +86,7 @@ static Var *mlp(Tape *t, Var *const *in) {
     return op_mlp(t, in[0], in[1], in[2], in[3], in[4]);
 }
 
-/* ---- norms, stencils, tokens, loss -------------------------------------------------------------
- */
+/* ---- norms, stencils, tokens, loss ------------------------------------------------------ */
 
 static Var *layernorm(Tape *t, Var *const *in) {
     return op_layernorm(t, in[0], in[1], in[2], 1e-6f);

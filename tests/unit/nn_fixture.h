@@ -61,7 +61,8 @@ typedef struct Toy {
     char name[32];
     /* faults, by sample or call; -1: none */
     int64_t nan_sample, next_calls, stop_at_call, refuse_at_call, validations, nan_from_call;
-    bool stop_is_polled; /* next() itself notices the stop and gives up */
+    bool stop_is_polled;        /* next() itself notices the stop and gives up */
+    int64_t stop_in_validation; /* the n-th one (from 1) is cut off by a stop; 0: none */
     double metric, metric_slope;
 } Toy;
 
@@ -105,8 +106,7 @@ static inline void toy_free(Toy *m) {
     free(m);
 }
 
-/* ---- the task ---------------------------------------------------------------------------------
- */
+/* ---- the task --------------------------------------------------------------------------- */
 
 static inline Status toy_begin_epoch(void *user, int64_t epoch, int64_t cursor) {
     Toy *m = user;
@@ -155,6 +155,10 @@ static inline Var *toy_loss(void *user, Tape *t, int64_t step, int64_t micro) {
 static inline Status toy_validate(void *user, int64_t step, double *metric, JsonWriter *record) {
     Toy *m = user;
     m->validations++;
+    if (m->validations == m->stop_in_validation) {
+        train_request_stop();
+        return status_set(STATUS_STOPPED, "stopped while scoring");
+    }
     json_pair_int(record, "validated", step);
     *metric = m->metric += m->metric_slope;
     return STATUS_OK;
@@ -171,8 +175,7 @@ static inline TrainTask toy_task(Toy *m) {
     return (TrainTask){m, toy_begin_epoch, toy_next, toy_loss, toy_validate, toy_batch_name, NULL};
 }
 
-/* ---- state to compare ---------------------------------------------------------------------------
- */
+/* ---- state to compare ------------------------------------------------------------------- */
 
 typedef struct Snapshot {
     float *values[3]; /* weights and both moments */

@@ -1,97 +1,11 @@
-/* Checkpoints: what is saved comes back, damage is refused, old ones are pruned, and whatever fails
- * or dies in the middle of a save, the previous checkpoint stays loadable. */
+/* Checkpoints: what is saved comes back, damage is refused, old ones are pruned. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-
-#include "core/file.h"
-#include "nn/checkpoint_files.h"
-#include "nn_fixture.h"
-
-/* ---- system calls that fail on demand
- * ------------------------------------------------------------- */
-
-enum { FAIL_FSYNC, FAIL_RENAME, FAIL_WRITE, FAIL_SYMLINK, FAIL_KINDS };
-static int fail_kind = -1, fail_after;
-
-static bool fails_now(int kind) {
-    return kind == fail_kind && fail_after-- == 0;
-}
-
-#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
-
-int fsync(int fd) {
-    if (fails_now(FAIL_FSYNC)) return errno = EIO, -1;
-    return REAL(fsync)(fd);
-}
-
-int rename(const char *from, const char *to) {
-    if (fails_now(FAIL_RENAME)) return errno = EIO, -1;
-    return REAL(rename)(from, to);
-}
-
-ssize_t write(int fd, const void *data, size_t bytes) {
-    if (fails_now(FAIL_WRITE)) return errno = ENOSPC, -1;
-    return REAL(write)(fd, data, bytes);
-}
-
-int symlink(const char *target, const char *path) {
-    if (fails_now(FAIL_SYMLINK)) return errno = EPERM, -1;
-    return REAL(symlink)(target, path);
-}
-
-/* ---- helpers
- * --------------------------------------------------------------------------------------- */
-
-/* The toy at a step of its own: every value depends on it. */
-static void set_step(Toy *toy, int64_t step) {
-    check_ok(params_initialise(&toy->params, (uint64_t)step));
-    check_ok(toy->d->k->copy(toy->d, grad_set(toy->optim.m), toy->params.master, 0.5f));
-    check_ok(toy->d->k->copy(toy->d, grad_set(toy->optim.v), toy->params.master, 0.25f));
-    check_ok(adamw_set_taken(&toy->optim, step - 1));
-    toy->state = (TrainState){.step = step,
-                              .epoch = 2,
-                              .cursor = 3 * step,
-                              .skipped = 1,
-                              .best_metric = 0.1 + 0.2,
-                              .best_step = 1,
-                              .seed = UINT64_MAX - 1,
-                              .loss_sum = 1.0 / 3.0,
-                              .loss_count = 7};
-}
-
-static Status save(Toy *toy, const char *folder, int64_t step, bool best, int keep) {
-    set_step(toy, step);
-    SafeMeta meta = {"ttv.config", "[model]\nwidth = 5\n"};
-    return checkpoint_save(folder, &toy->params, &toy->optim, &toy->state, 0.5 * (double)step, best,
-                           keep, &meta, 1);
-}
-
-/* Loads `which` and checks that it is exactly the state of its step; returns the step. */
-static int64_t load(const char *folder, const char *which) {
-    Toy *got = toy_new(4), *expected = toy_new(4);
-    check_ok(checkpoint_resume(folder, which, &got->params, &got->optim, &got->state));
-    set_step(expected, got->state.step);
-    Snapshot a = snapshot_take(got), b = snapshot_take(expected);
-    assert_true(snapshot_equal(&a, &b));
-    assert_memory_equal(&a.state, &b.state, sizeof a.state);
-    int64_t step = got->state.step;
-    snapshot_free(&a);
-    snapshot_free(&b);
-    toy_free(got);
-    toy_free(expected);
-    return step;
-}
+#include "nn_checkpoint_fixture.h"
 
 static bool there(const char *folder, const char *name) {
     char path[256];
@@ -99,8 +13,7 @@ static bool there(const char *folder, const char *name) {
     return access(path, F_OK) == 0;
 }
 
-/* ---- plain use
- * -------------------------------------------------------------------------------------- */
+/* ---- plain use -------------------------------------------------------------------------- */
 
 static void everything_comes_back(void **unused) {
     (void)unused;
@@ -215,8 +128,7 @@ static void resolve_finds_weights(void **unused) {
     folder_remove(folder);
 }
 
-/* ---- damage
- * ------------------------------------------------------------------------------------------ */
+/* ---- damage ----------------------------------------------------------------------------- */
 
 static void flip_byte(const char *folder, const char *name, long at) {
     char path[256];
@@ -311,129 +223,6 @@ static void other_models_are_refused(void **unused) {
     folder_remove(folder);
 }
 
-/* ---- failures in the middle of a save
- * ------------------------------------------------------------------ */
-
-/* After a failed or killed save of `step`: the state is that of the step before or, when the
- * manifest was already in place, of this one. best stays what it was. */
-static void check_intact(const char *folder, int64_t step, Status s) {
-    int64_t last = load(folder, "last");
-    assert_true(last == step || (s != STATUS_OK && last == step - 1));
-    if (s == STATUS_OK) assert_int_equal(last, step);
-    assert_int_equal(load(folder, "best"), 1);
-}
-
-static void failing_calls_lose_nothing(void **unused) {
-    (void)unused;
-    char *folder = folder_new();
-    Toy *toy = toy_new(4);
-    check_ok(save(toy, folder, 1, true, 1));
-    int64_t good = 1;
-    for (int kind = 0; kind < FAIL_KINDS; kind++) {
-        for (int n = 0;; n++) {
-            assert_true(n < 100);
-            check_ok(save(toy, folder, ++good, false, 1));
-            fail_kind = kind;
-            fail_after = n;
-            Status s = save(toy, folder, ++good, false, 1);
-            bool fired = fail_after < 0;
-            fail_kind = -1;
-            if (s != STATUS_OK) assert_int_equal(s, STATUS_IO);
-            if (s != STATUS_OK) assert_non_null(strstr(status_message(), folder));
-            check_intact(folder, good, s);
-            if (!fired) break;
-        }
-    }
-    toy_free(toy);
-    folder_remove(folder);
-}
-
-static void failing_allocations_lose_nothing(void **unused) {
-    (void)unused;
-    char *folder = folder_new();
-    Toy *toy = toy_new(4);
-    check_ok(save(toy, folder, 1, true, 1));
-    for (int64_t n = 1, step = 2; n < 1000; n += 1 + n / 25, step++) {
-        set_step(toy, step);
-        int64_t live = mem_live();
-        mem_fail_at(n);
-        Status s =
-            checkpoint_save(folder, &toy->params, &toy->optim, &toy->state, 1, false, 1, NULL, 0);
-        bool pending = mem_fail_pending();
-        mem_fail_at(0);
-        assert_int_equal(mem_live(), live);
-        if (s != STATUS_OK) assert_int_equal(s, STATUS_MEMORY);
-        check_intact(folder, step, s);
-        if (pending) break;
-        assert_true(n < 900);
-        check_ok(save(toy, folder, ++step, false, 1));
-    }
-    toy_free(toy);
-    folder_remove(folder);
-}
-
-static void a_full_disk_loses_nothing(void **unused) {
-    (void)unused;
-    char *folder = folder_new();
-    Toy *toy = toy_new(4);
-    struct rlimit before;
-    check_ok(save(toy, folder, 1, true, 1));
-    signal(SIGXFSZ, SIG_IGN);
-    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
-    int64_t step = 1;
-    for (rlim_t bytes = 0; bytes < 6000; bytes += 661) {
-        check_ok(save(toy, folder, ++step, false, 1));
-        struct rlimit limit = {bytes, before.rlim_max};
-        assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
-        Status s = save(toy, folder, ++step, false, 1);
-        assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-        if (s != STATUS_OK) check_fails(s, STATUS_IO, folder);
-        if (bytes < 300) assert_int_not_equal(s, STATUS_OK);
-        check_intact(folder, step, s);
-    }
-    toy_free(toy);
-    folder_remove(folder);
-}
-
-/* A child saves step after step; it is killed at some moment; what it leaves behind is whole. */
-static void a_killed_process_loses_nothing(void **unused) {
-    (void)unused;
-    char *folder = folder_new(), path[256];
-    Toy *toy = toy_new(4);
-    check_ok(save(toy, folder, 1, true, 1));
-    snprintf(path, sizeof path, "%s/checkpoints", folder);
-    int64_t step = 1;
-    for (int round = 0; round < 40; round++) {
-        pid_t child = fork();
-        if (child == 0) {
-            for (int64_t s = step + 1;; s++)
-                if (save(toy, folder, s, false, 1) != STATUS_OK) _exit(1);
-        }
-        assert_true(child > 0);
-        usleep((useconds_t)(300 + 397 * (round * 7 % 20)));
-        kill(child, SIGKILL);
-        int status;
-        assert_int_equal(waitpid(child, &status, 0), child);
-        assert_true(WIFSIGNALED(status)); /* no save failed */
-        int64_t last = load(folder, "last");
-        assert_true(last >= step);
-        assert_int_equal(load(folder, "best"), 1);
-        step = last;
-        int removed;
-        check_ok(file_clean_temporaries(folder, &removed));
-        assert_true(removed <= 1);
-        check_ok(file_clean_temporaries(path, &removed));
-        assert_true(removed <= 1);
-    }
-    assert_true(step > 40);
-    check_ok(save(toy, folder, step + 1, false, 0)); /* prunes what the killed ones left */
-    char command[300];
-    snprintf(command, sizeof command, "test $(ls '%s' | wc -l) = 4", path);
-    assert_int_equal(system(command), 0);
-    toy_free(toy);
-    folder_remove(folder);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everything_comes_back),
@@ -444,10 +233,6 @@ int main(void) {
         cmocka_unit_test(damaged_files_are_refused),
         cmocka_unit_test(hostile_manifests_are_refused),
         cmocka_unit_test(other_models_are_refused),
-        cmocka_unit_test(failing_calls_lose_nothing),
-        cmocka_unit_test(failing_allocations_lose_nothing),
-        cmocka_unit_test(a_full_disk_loses_nothing),
-        cmocka_unit_test(a_killed_process_loses_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

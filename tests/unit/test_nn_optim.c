@@ -7,8 +7,7 @@
 
 #include "nn_fixture.h"
 
-/* ---- schedule (vittt.md 7.1): printed by the formula in Python's doubles
- * ------------------------- */
+/* ---- schedule (vittt.md 7.1): printed by the formula in Python's doubles ---------------- */
 
 static void schedule_is_bit_equal(void **unused) {
     (void)unused;
@@ -34,8 +33,7 @@ static void schedule_is_bit_equal(void **unused) {
     assert_true(schedule_lr(&no_warmup, 1) == 1.0);
 }
 
-/* ---- AdamW
- * ---------------------------------------------------------------------------------------- */
+/* ---- AdamW ------------------------------------------------------------------------------ */
 
 typedef struct Reference {
     double *p, *m, *v;
