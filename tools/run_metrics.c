@@ -22,7 +22,9 @@ static const char csv_heading[] =
 static int64_t *kept_step(RunFolder *r, const char *kind) {
     for (int i = 0; i < RUN_KINDS; i++) {
         if (!r->kept[i].kind[0]) {
-            snprintf(r->kept[i].kind, sizeof r->kept[i].kind, "%s", kind);
+            size_t n = strnlen(kind, sizeof r->kept[i].kind - 1);
+            memcpy(r->kept[i].kind, kind, n);
+            r->kept[i].kind[n] = 0;
             r->kept[i].step = -1;
         }
         if (strcmp(r->kept[i].kind, kind) == 0) return &r->kept[i].step;
