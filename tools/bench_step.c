@@ -2,7 +2,7 @@
  * --batch-size, and the training step (forward, backward, clipping, AdamW), with the memory that it
  * plans.
  */
-#include "tools/bench.h"
+#include "tools/bench_profile.h"
 
 #include "core/memory.h"
 #include "core/rng.h"
@@ -15,6 +15,7 @@ typedef struct PassResult {
     const char *what;
     int64_t batch;
     double seconds, macs; /* multiply-adds of the pass */
+    Profile profile;
 } PassResult;
 
 static void report_pass(const Bench *b, const PassResult *r) {
@@ -28,12 +29,14 @@ static void report_pass(const Bench *b, const PassResult *r) {
         bench_number(b->json, "images_per_s", per_second);
         bench_number(b->json, "gflops", 1e-9 * flops);
         bench_number(b->json, "ceiling_share", flops / b->peak_flops);
+        profile_report(b, "profile", &r->profile);
         json_end_object(b->json);
     } else {
         out_printf("%-18s batch %-4lld %9.2f ms %9.1f img/s %9.0f GFLOP/s %5.0f %% of the product "
                    "ceiling\n",
                    r->what, (long long)r->batch, 1e3 * r->seconds, per_second, 1e-9 * flops,
                    100.0 * flops / b->peak_flops);
+        profile_report(b, "profile", &r->profile);
     }
 }
 
@@ -56,13 +59,14 @@ static void draw_pixels(uint8_t *pixels, int64_t count) {
     for (int64_t i = 0; i < count; i++) pixels[i] = (uint8_t)(rng_u32(&rng) >> 24);
 }
 
-static Status measure_classify(Bench *b, ClassifyPass *c, const Model *m, int64_t batch,
-                               PassResult *out) {
+static Status measure_classify(Bench *b, ClassifyPass *c, const Model *m, const char *what,
+                               int64_t batch, PassResult *out) {
     progress_line(10, "step: classify, batch %lld", (long long)batch);
     c->batch = batch;
-    *out = (PassResult){batch == 1 ? "classify_one" : "classify", batch, 0,
-                        (double)batch * (double)vittt_macs(&m->config)};
-    return bench_time(m->device, run_classify, c, b->options->seconds, &out->seconds);
+    *out = (PassResult){.what = what, .batch = batch};
+    out->macs = (double)batch * (double)vittt_macs(&m->config);
+    TRY(bench_time(m->device, run_classify, c, b->options->seconds, &out->seconds));
+    return profile_run(m->device, run_classify, c, &out->profile);
 }
 
 /* results[2] */
@@ -78,10 +82,9 @@ static Status bench_classify(Bench *b, PassResult *results) {
         s = mem_alloc((void **)&c.logits, batch * m.config.classes, sizeof(float), "bench logits");
     if (s == STATUS_OK) {
         draw_pixels(c.pixels, batch * image);
-        s = measure_classify(b, &c, &m, 1, &results[0]);
+        s = measure_classify(b, &c, &m, "classify_one", 1, &results[0]);
     }
-    if (s == STATUS_OK) s = measure_classify(b, &c, &m, batch, &results[1]);
-    results[1].what = "classify";
+    if (s == STATUS_OK) s = measure_classify(b, &c, &m, "classify", batch, &results[1]);
     mem_free(c.logits);
     mem_free(c.pixels);
     predictor_close(&c.predictor);
@@ -166,9 +169,10 @@ static Status measure_train(Bench *b, TrainPass *p, PassResult *out, int64_t *la
     TRY(train_pass_open(p));
     TRY(run_train(p));
     int64_t before = device_growths(p->model.device);
-    *out = (PassResult){"train", p->batch, 0,
-                        3.0 * (double)p->batch * (double)vittt_macs(&p->model.config)};
+    *out = (PassResult){.what = "train", .batch = p->batch};
+    out->macs = 3.0 * (double)p->batch * (double)vittt_macs(&p->model.config);
     TRY(bench_time(p->model.device, run_train, p, b->options->seconds, &out->seconds));
+    TRY(profile_run(p->model.device, run_train, p, &out->profile));
     *late_growths = device_growths(p->model.device) - before;
     return STATUS_OK;
 }

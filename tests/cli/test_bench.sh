@@ -21,6 +21,7 @@ tells 'nothing-like-that'
 
 run 0 bench step "${small[@]}"
 says 'allocations after step 1: 0'
+says 'time goes to'
 run 0 bench step "${small[@]}" --drop-path 0.2 --json
 json_ok out
 if command -v python3 >/dev/null; then

@@ -1,0 +1,177 @@
+#include "tools/bench_profile.h"
+
+#include <string.h>
+
+#include "kernels/slots.h"
+#include "tools/cli.h"
+
+enum { RUNS = 3, SHOWN = 8 };
+
+#define SLOT_NUMBER(slot) SLOT_##slot,
+enum { KERNEL_SLOTS(SLOT_NUMBER) SLOTS };
+_Static_assert(SLOTS <= (int)PROFILE_SLOTS, "Profile has too few places");
+
+/* What the timing table works on: one profile at a time. */
+static const Kernels *timed;
+static Profile *profile;
+static int depth; /* a kernel may call another through the table: only the outer one counts */
+
+static double enter(Device *d) {
+    if (depth++ > 0) return 0;
+    device_sync(d);
+    return bench_clock();
+}
+
+static Status leave(Device *d, int slot, double start, Status s) {
+    if (--depth > 0) return s;
+    if (s == STATUS_OK) s = device_sync(d);
+    profile->seconds[slot] += bench_clock() - start;
+    profile->calls[slot] += 1;
+    return s;
+}
+
+/* X(slot, (parameters), (arguments)) */
+#define TIMED_SLOTS(X)                                                                             \
+    X(zero, (Device * d, Tensor y), (d, y))                                                        \
+    X(fill, (Device * d, Tensor y, float value), (d, y, value))                                    \
+    X(copy, (Device * d, Grad y, Tensor x, float alpha), (d, y, x, alpha))                         \
+    X(add, (Device * d, Tensor y, Tensor a, Tensor b, float alpha), (d, y, a, b, alpha))           \
+    X(mul, (Device * d, Grad y, Tensor a, Tensor b), (d, y, a, b))                                 \
+    X(unary, (Device * d, Grad y, UnaryKind f, Tensor x), (d, y, f, x))                            \
+    X(unary_mul, (Device * d, Grad y, UnaryKind f, Tensor x, Tensor dy), (d, y, f, x, dy))         \
+    X(sum_batch, (Device * d, Grad y, Tensor x, float alpha), (d, y, x, alpha))                    \
+    X(residual, (Device * d, Tensor y, Tensor x, Tensor b, Tensor s), (d, y, x, b, s))             \
+    X(scale_rows, (Device * d, Grad y, Tensor x, Tensor scale), (d, y, x, scale))                  \
+    X(matmul, (Device * d, Grad c, Tensor a, bool ta, Tensor b, bool tb, float alpha),             \
+      (d, c, a, ta, b, tb, alpha))                                                                 \
+    X(linear, (Device * d, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b, Activation act),    \
+      (d, y, pre, x, w, b, act))                                                                   \
+    X(linear_dx, (Device * d, Grad dx, Tensor dy, Tensor w, Tensor pre, Activation act),           \
+      (d, dx, dy, w, pre, act))                                                                    \
+    X(linear_dw, (Device * d, Grad dw, Grad db, Tensor dy, Tensor x), (d, dw, db, dy, x))          \
+    X(layernorm, (Device * d, Tensor y, Tensor s, Tensor x, Tensor w, Tensor b, float eps),        \
+      (d, y, s, x, w, b, eps))                                                                     \
+    X(layernorm_backward,                                                                          \
+      (Device * d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x, Tensor w, Tensor s),            \
+      (d, dx, dw, db, dy, x, w, s))                                                                \
+    X(softnorm, (Device * d, Tensor y, Tensor norms, Tensor g), (d, y, norms, g))                  \
+    X(softnorm_backward, (Device * d, Grad dg, Tensor dy, Tensor g, Tensor norms),                 \
+      (d, dg, dy, g, norms))                                                                       \
+    X(dwconv3, (Device * d, Grad y, Tensor x, Tensor w, Tensor b, TapMode m, bool add_input),      \
+      (d, y, x, w, b, m, add_input))                                                               \
+    X(dwconv3_taps, (Device * d, Grad g, Grad sum_y, Tensor x, Tensor y, float alpha),             \
+      (d, g, sum_y, x, y, alpha))                                                                  \
+    X(image_normalise, (Device * d, Tensor y, Tensor x, const float *mean, const float *std),      \
+      (d, y, x, mean, std))                                                                        \
+    X(image_prepare,                                                                               \
+      (Device * d, Tensor y, Tensor x, Tensor s, Tensor m, const float *mean, const float *std),   \
+      (d, y, x, s, m, mean, std))                                                                  \
+    X(patchify, (Device * d, Tensor y, Tensor x, int64_t patch), (d, y, x, patch))                 \
+    X(split_heads, (Device * d, Grad y, Tensor packed, int64_t offset), (d, y, packed, offset))    \
+    X(merge_heads, (Device * d, Grad packed, Tensor x, int64_t offset), (d, packed, x, offset))    \
+    X(mean_tokens, (Device * d, Tensor y, Tensor x), (d, y, x))                                    \
+    X(mean_tokens_backward, (Device * d, Grad dx, Tensor dy), (d, dx, dy))                         \
+    X(cross_entropy, (Device * d, Tensor loss, Tensor logits, Tensor t), (d, loss, logits, t))     \
+    X(cross_entropy_backward, (Device * d, Grad dlogits, Tensor dloss, Tensor logits, Tensor t),   \
+      (d, dlogits, dloss, logits, t))                                                              \
+    X(grad_norm,                                                                                   \
+      (Device * d, Tensor control, Tensor taken, Tensor g, float max, float beta1, float beta2),   \
+      (d, control, taken, g, max, beta1, beta2))                                                   \
+    X(adamw,                                                                                       \
+      (Device * d, Tensor p, Tensor m, Tensor v, Tensor shadow, Tensor g, Tensor lr,               \
+       Tensor control, float beta1, float beta2, float eps, float decay),                          \
+      (d, p, m, v, shadow, g, lr, control, beta1, beta2, eps, decay))                              \
+    X(ema, (Device * d, Tensor average, Tensor p, float decay), (d, average, p, decay))            \
+    X(vittt_glu,                                                                                   \
+      (Device * d, VitttShape s, Tensor cat, Tensor g, Tensor qkv, Tensor w1, Tensor w2),          \
+      (d, s, cat, g, qkv, w1, w2))                                                                 \
+    X(vittt_glu_backward,                                                                          \
+      (Device * d, VitttShape s, Tensor dqkv, Grad dw1, Grad dw2, Tensor dcat, Tensor qkv,         \
+       Tensor g, Tensor w1, Tensor w2),                                                            \
+      (d, s, dqkv, dw1, dw2, dcat, qkv, g, w1, w2))                                                \
+    X(vittt_dwc, (Device * d, VitttShape s, Tensor cat, Tensor g, Tensor qkv, Tensor w3),          \
+      (d, s, cat, g, qkv, w3))                                                                     \
+    X(vittt_dwc_backward,                                                                          \
+      (Device * d, VitttShape s, Tensor dqkv, Grad dw3, Tensor dcat, Tensor qkv, Tensor g,         \
+       Tensor w3),                                                                                 \
+      (d, s, dqkv, dw3, dcat, qkv, g, w3))
+
+#define DEFINE_TIMED(slot, parameters, arguments)                                                  \
+    static Status timed_##slot parameters {                                                        \
+        double start = enter(d);                                                                   \
+        return leave(d, SLOT_##slot, start, timed->slot arguments);                                \
+    }
+TIMED_SLOTS(DEFINE_TIMED)
+
+/* Slots that TIMED_SLOTS does not know yet stay untimed: their time counts as outside the kernels.
+ */
+#define USE_TIMED(slot, parameters, arguments) table.slot = timed_##slot;
+
+Status profile_run(Device *d, BenchCall f, void *user, Profile *out) {
+    Kernels table = *d->k;
+    TIMED_SLOTS(USE_TIMED)
+    *out = (Profile){0};
+    timed = d->k;
+    profile = out;
+    depth = 0;
+    d->k = &table;
+    double start = bench_clock();
+    Status s = STATUS_OK;
+    for (int i = 0; i < RUNS && s == STATUS_OK; i++) s = f(user);
+    if (s == STATUS_OK) s = device_sync(d);
+    out->total = (bench_clock() - start) / RUNS;
+    d->k = timed;
+    for (int i = 0; i < SLOTS; i++) {
+        out->seconds[i] /= RUNS;
+        out->calls[i] /= RUNS;
+    }
+    return s;
+}
+
+/* Slots by falling time. */
+static void sort_slots(const Profile *p, int order[SLOTS]) {
+    for (int i = 0; i < SLOTS; i++) {
+        int at = i;
+        for (; at > 0 && p->seconds[order[at - 1]] < p->seconds[i]; at--) order[at] = order[at - 1];
+        order[at] = i;
+    }
+}
+
+static double outside(const Profile *p) {
+    double inside = 0;
+    for (int i = 0; i < SLOTS; i++) inside += p->seconds[i];
+    return p->total > inside ? p->total - inside : 0;
+}
+
+static void report_json(JsonWriter *w, const char *key, const Profile *p, const int *order) {
+    json_key(w, key);
+    json_begin_array(w);
+    for (int i = 0; i < SLOTS && p->seconds[order[i]] > 0; i++) {
+        json_begin_object(w);
+        json_pair_string(w, "op", kernels_slot_name(order[i]));
+        bench_number(w, "calls", p->calls[order[i]]);
+        bench_number(w, "ms", 1e3 * p->seconds[order[i]]);
+        bench_number(w, "share", p->seconds[order[i]] / p->total);
+        json_end_object(w);
+    }
+    json_begin_object(w);
+    json_pair_string(w, "op", "outside kernels");
+    bench_number(w, "ms", 1e3 * outside(p));
+    bench_number(w, "share", outside(p) / p->total);
+    json_end_object(w);
+    json_end_array(w);
+}
+
+void profile_report(const Bench *b, const char *key, const Profile *p) {
+    int order[SLOTS];
+    sort_slots(p, order);
+    if (b->json) {
+        report_json(b->json, key, p, order);
+        return;
+    }
+    out_text("  time goes to");
+    for (int i = 0; i < SHOWN && p->seconds[order[i]] > 0.005 * p->total; i++)
+        out_printf("%s %s %.0f %%", i ? "," : "", kernels_slot_name(order[i]),
+                   100 * p->seconds[order[i]] / p->total);
+    out_printf("; outside kernels %.0f %%\n", 100 * outside(p) / p->total);
+}
