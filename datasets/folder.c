@@ -69,6 +69,15 @@ static int by_label_and_path(const void *a, const void *b, void *user) {
     return by_path(a, b, user);
 }
 
+/* Byte order of paths is label order already unless classes are ordered otherwise. */
+static void sort_by_label(Scan *s) {
+    int64_t i = 1;
+    while (i < s->count && s->files[i - 1].label <= s->files[i].label) i++;
+    if (i < s->count) {
+        qsort_r(s->files, (size_t)s->count, sizeof(Found), by_label_and_path, s);
+    }
+}
+
 /* The scan comes in the order of the file system; from here on it is that of the names. */
 static Status sort_by_path(Scan *s) {
     qsort_r(s->files, (size_t)s->count, sizeof(Found), by_path, s);
@@ -170,7 +179,7 @@ static Status label_split(Scan *s, const DataConfig *c, const char *split, Class
     TRY(nested_count(s) > 0 ? label_nested(s, c, split, classes)
                             : label_flat(s, c, split, classes));
     if (s->count == 0) return no_images(s, split);
-    qsort_r(s->files, (size_t)s->count, sizeof(Found), by_label_and_path, s);
+    sort_by_label(s);
     TRY(apply_limit(s, limit_of(c, split)));
     s->report.images = s->count;
     return classes_add_readable(c, classes);

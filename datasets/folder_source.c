@@ -77,16 +77,27 @@ static void listing_text(const Listing *l, char *text, size_t size) {
     if (l->count == 0) snprintf(text, size, "nothing");
 }
 
+static bool has_compressed(const Listing *l) {
+    for (int64_t i = 0; i < l->count; i++) {
+        if (fnmatch("*.tar.gz", l->names[i], 0) == 0 || fnmatch("*.tgz", l->names[i], 0) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static Status no_split(const char *root, const char *split) {
     Listing l;
     char text[400], shown[SHOWN];
     TRY(listing_read(root, NULL, &l));
     listing_text(&l, text, sizeof text);
+    const char *hint = has_compressed(&l)
+                           ? "compressed archives: gunzip them first"
+                           : "class folders directly in the root: set the split name to nothing";
     listing_free(&l);
     return status_set(STATUS_DATA,
-                      "%s: no folder '%s', no %s.tar and no %s-*.tar in it; it holds: %s (class "
-                      "folders directly in the root: set the split name to nothing)",
-                      text_printable(root, shown, sizeof shown), split, split, split, text);
+                      "%s: no folder '%s', no %s.tar and no %s-*.tar in it; it holds: %s (%s)",
+                      text_printable(root, shown, sizeof shown), split, split, split, text, hint);
 }
 
 /* <split>.tar and <split>-*.tar in a folder. */

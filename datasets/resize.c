@@ -4,17 +4,7 @@
 #include <string.h>
 
 #include "core/memory.h"
-
-/* Weights are integers of 22 fractional bits: 255 * 2^22 * (sum of |weights|, below 2) fits 32
- * bits. */
-enum { FRACTION_BITS = 22, HALF = 1 << (FRACTION_BITS - 1) };
-
-/* Rows that one horizontal pass takes at a time. Pixels of these rows stand side by side in memory,
- * so that each tap is one vector multiply-add, as in the vertical pass. */
-enum { LANES = 16 };
-
-/* Bytes of a row that one vertical step keeps in registers. */
-enum { STRIP = 64 };
+#include "datasets/resize_passes.h"
 
 static double sinc(double x) {
     if (x == 0.0) return 1.0;
@@ -87,90 +77,11 @@ static void axis_fill(Axis *a, const Kernel *k, double *real) {
         }
         int32_t *fixed = a->weights + i * a->stride;
         for (int64_t j = 0; j < to - from; j++) {
-            double w = (sum != 0.0 ? real[j] / sum : real[j]) * (1 << FRACTION_BITS);
+            double w = (sum != 0.0 ? real[j] / sum : real[j]) * (1 << RESIZE_FRACTION_BITS);
             fixed[j] = (int32_t)(w < 0 ? w - 0.5 : w + 0.5);
         }
         a->start[i] = (int32_t)from;
         a->taps[i] = (int32_t)(to - from);
-    }
-}
-
-static uint8_t to_byte(int32_t sum) {
-    int32_t v = sum >> FRACTION_BITS; /* arithmetic shift: rounds down, as the added half expects */
-    return (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v);
-}
-
-/* lanes[i][r] = byte i of row r; rows beyond `count` repeat the last one. */
-static void interleave_rows(const uint8_t *rows, int64_t pitch, int64_t count, int64_t bytes,
-                            uint8_t *lanes) {
-    const uint8_t *row[LANES];
-    for (int64_t r = 0; r < LANES; r++) row[r] = rows + (r < count ? r : count - 1) * pitch;
-    for (int64_t i = 0; i < bytes; i++) {
-        for (int r = 0; r < LANES; r++) lanes[i * LANES + r] = row[r][i];
-    }
-}
-
-/* One output pixel of LANES rows. */
-static void convolve_lanes(const uint8_t *lanes, const int32_t *weights, int64_t taps,
-                           uint8_t out[3 * LANES]) {
-    int32_t sum[3 * LANES];
-    for (int i = 0; i < 3 * LANES; i++) sum[i] = HALF;
-    for (int64_t t = 0; t < taps; t++) {
-        int32_t w = weights[t];
-        for (int i = 0; i < 3 * LANES; i++) sum[i] += w * lanes[t * 3 * LANES + i];
-    }
-    for (int i = 0; i < 3 * LANES; i++) out[i] = to_byte(sum[i]);
-}
-
-/* Rows [0, rows) of src (pitch bytes apart) -> dst[rows, a.count, 3]. */
-static void horizontal_pass(const Axis *a, const uint8_t *src, int64_t pitch, int64_t rows,
-                            uint8_t *dst, uint8_t *lanes) {
-    int64_t out_bytes = a->count * 3;
-    int64_t from = a->start[0];
-    int64_t to = a->start[a->count - 1] + a->taps[a->count - 1];
-    for (int64_t y = 0; y < rows; y += LANES) {
-        int64_t count = rows - y < LANES ? rows - y : LANES;
-        interleave_rows(src + y * pitch + from * 3, pitch, count, (to - from) * 3, lanes);
-        for (int64_t x = 0; x < a->count; x++) {
-            uint8_t pixel[3 * LANES];
-            convolve_lanes(lanes + (a->start[x] - from) * 3 * LANES, a->weights + x * a->stride,
-                           a->taps[x], pixel);
-            for (int64_t r = 0; r < count; r++) {
-                uint8_t *to_pixel = dst + (y + r) * out_bytes + x * 3;
-                for (int c = 0; c < 3; c++) to_pixel[c] = pixel[c * LANES + r];
-            }
-        }
-    }
-}
-
-static void vertical_strip(const uint8_t *src, int64_t pitch, const int32_t *weights, int64_t taps,
-                           uint8_t *dst, int64_t width) {
-    int32_t sum[STRIP];
-    for (int i = 0; i < STRIP; i++) sum[i] = HALF;
-    if (width == STRIP) {
-        for (int64_t t = 0; t < taps; t++) {
-            int32_t w = weights[t];
-            for (int i = 0; i < STRIP; i++) sum[i] += w * src[t * pitch + i];
-        }
-    } else {
-        for (int64_t t = 0; t < taps; t++) {
-            int32_t w = weights[t];
-            for (int64_t i = 0; i < width; i++) sum[i] += w * src[t * pitch + i];
-        }
-    }
-    for (int64_t i = 0; i < width; i++) dst[i] = to_byte(sum[i]);
-}
-
-/* src's row 0 is input row `origin`. */
-static void vertical_pass(const Axis *a, const uint8_t *src, int64_t pitch, int64_t origin,
-                          int64_t row_bytes, uint8_t *dst) {
-    for (int64_t y = 0; y < a->count; y++) {
-        const uint8_t *from = src + (a->start[y] - origin) * pitch;
-        for (int64_t x = 0; x < row_bytes; x += STRIP) {
-            int64_t width = row_bytes - x < STRIP ? row_bytes - x : STRIP;
-            vertical_strip(from + x, pitch, a->weights + y * a->stride, a->taps[y],
-                           dst + y * row_bytes + x, width);
-        }
     }
 }
 
@@ -208,9 +119,13 @@ static void axis_place(Axis *a, uint8_t **memory) {
     a->taps = a->start + a->count;
 }
 
+static ResizeTaps axis_taps(const Axis *a) {
+    return (ResizeTaps){a->count, a->stride, a->start, a->taps, a->weights};
+}
+
 /* Without a horizontal pass, the vertical one reads the source itself. */
 static void run_passes(const Axis *h, const Axis *v, const uint8_t *src, int64_t pitch,
-                       uint8_t *dst, uint8_t *middle, uint8_t *lanes) {
+                       uint8_t *dst, uint8_t *middle, uint8_t *work) {
     int64_t row_bytes = h->count * 3;
     int64_t top = v->copy ? v->first : v->start[0];
     int64_t bottom = v->copy ? v->first + v->count : v->start[v->count - 1] + v->taps[v->count - 1];
@@ -219,12 +134,14 @@ static void run_passes(const Axis *h, const Axis *v, const uint8_t *src, int64_t
         rows += h->first * 3;
     } else {
         uint8_t *target = v->copy ? dst : middle;
-        horizontal_pass(h, rows, pitch, bottom - top, target, lanes);
+        ResizeTaps taps = axis_taps(h);
+        horizontal_pass(&taps, rows, pitch, bottom - top, target, work);
         rows = target;
         pitch = row_bytes;
     }
     if (!v->copy) {
-        vertical_pass(v, rows, pitch, top, row_bytes, dst);
+        ResizeTaps taps = axis_taps(v);
+        vertical_pass(&taps, rows, pitch, top, row_bytes, dst);
     } else if (h->copy) {
         for (int64_t y = 0; y < v->count; y++) {
             memcpy(dst + y * row_bytes, rows + y * pitch, (size_t)row_bytes);
@@ -252,9 +169,9 @@ Status resize_window(const Image *src, ImageRegion box, Filter filter, int64_t f
     Axis v = axis_of(box.height, full_h, window.top, window.height, k);
     size_t real_bytes = (size_t)(h.stride > v.stride ? h.stride : v.stride) * sizeof(double);
     size_t middle_bytes = (size_t)(box.height * window.width) * 3;
-    size_t lanes_bytes = (size_t)box.width * 3 * LANES;
+    size_t work_bytes = horizontal_pass_bytes(box.width, window.width);
     TRY(scratch_reserve(scratch, axis_bytes(&h) + axis_bytes(&v) + real_bytes + middle_bytes +
-                                     lanes_bytes + 5 * 64));
+                                     work_bytes + 5 * 64));
     uint8_t *memory = scratch->memory;
     axis_place(&h, &memory);
     axis_place(&v, &memory);
@@ -263,7 +180,7 @@ Status resize_window(const Image *src, ImageRegion box, Filter filter, int64_t f
     if (!h.copy) axis_fill(&h, k, real);
     if (!v.copy) axis_fill(&v, k, real);
     run_passes(&h, &v, src->pixels + (box.top * src->width + box.left) * 3, src->width * 3, dst,
-               middle, carve(&memory, lanes_bytes));
+               middle, carve(&memory, work_bytes));
     return STATUS_OK;
 }
 
