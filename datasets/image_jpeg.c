@@ -169,9 +169,9 @@ static void cmyk_to_rgb(const uint8_t *cmyk, int64_t pixels, bool inverted, uint
     }
 }
 
-/* Whole images are decoded, also for random crops: with the rest of the data still parsed, to find
- * damage, skipping transforms outside the crop (jpeg_crop_scanline, jpeg_skip_scanlines) won
- * nothing measurable, since 70 % of the time goes into the Huffman codes (docs/performance.md). */
+/* Whole images are decoded, also for random crops. jpeg_crop_scanline and jpeg_skip_scanlines were
+ * tried: with the rest still parsed, so that damage is found, a 500x375 file of 98 KB took 0.94
+ * to 1.0 ms instead of 0.94 ms, for 70 % of the time goes into the Huffman codes. */
 static void read_rows(JpegReader *r, Image *out) {
     j_decompress_ptr cinfo = &r->cinfo;
     while (cinfo->output_scanline < cinfo->output_height) {

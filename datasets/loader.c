@@ -1,7 +1,3 @@
-/* Workers take sample positions in order, one at a time, and fill a ring of batch slots; the
- * consumer takes slots in order. Which worker does what is left to chance; what is in a slot is
- * not. One mutex guards all shared numbers: it is taken twice a sample, some thousand times a
- * second at most. */
 #include "datasets/loader.h"
 
 #include <errno.h>
@@ -16,70 +12,12 @@
 #include "core/memory.h"
 #include "datasets/loader_internal.h"
 
-enum { STAND_IN_TRIES = 10, STALL_SECONDS = 60, MAX_THREADS = 256 };
-
-/* A sample that could not be used; lists hang on slots until the consumer takes them. */
-typedef struct Corrupt {
-    int64_t sample;
-    char *reason;
-    struct Corrupt *next;
-} Corrupt;
-
-typedef struct Slot {
-    uint8_t *pixels, *valid;
-    int64_t *labels, *samples;
-    int64_t done; /* samples finished; the slot is ready when it equals the batch's size */
-    Corrupt *corrupt;
-    /* The first failure by position, so that the same one is told whatever the threads did. */
-    Status status;
-    int64_t failed_at;
-    char message[512];
-} Slot;
-
-typedef struct Worker {
-    Loader *loader;
-    pthread_t thread;
-    SampleScratch scratch;
-    int64_t sample; /* in work; -1: none */
-} Worker;
-
-struct Loader {
-    const Dataset *data;
-    LoaderOptions options;
-    int64_t count, image_bytes;
-    int64_t *order; /* of this epoch */
-
-    pthread_mutex_t mutex;
-    pthread_cond_t work;  /* a slot became free, an epoch began, or stop */
-    pthread_cond_t ready; /* a slot was finished, or a worker came to rest */
-    bool stop;
-    int64_t epoch, cursor,
-        end;       /* positions [cursor, end) of the epoch, batches counted from cursor */
-    int64_t next;  /* position to be taken by a worker */
-    int64_t taken; /* batches that the consumer is done with */
-    int busy;      /* workers inside a sample */
-
-    Slot *slots;
-    int slot_count;
-    Worker *workers;
-    int worker_count; /* threads that run */
-
-    /* The consumer's own. */
-    int64_t given; /* batches handed out since begin */
-    double waited;
-    Corrupt **corrupt; /* sorted by sample */
-    int64_t corrupt_count, corrupt_capacity;
-};
+enum { STALL_SECONDS = 60, MAX_THREADS = 256 };
 
 static double seconds_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int64_t batch_size_at(const Loader *l, int64_t batch) {
-    int64_t left = l->end - l->cursor - batch * l->options.batch;
-    return left < l->options.batch ? left : l->options.batch;
 }
 
 static void corrupt_free(Corrupt *c) {
@@ -89,106 +27,6 @@ static void corrupt_free(Corrupt *c) {
         mem_free(c);
         c = next;
     }
-}
-
-/* ---- workers ---- */
-
-/* Notes the sample and the thread's message. */
-static Status slot_note(Loader *l, Slot *slot, int64_t sample) {
-    void *block;
-    TRY(mem_alloc(&block, 1, sizeof(Corrupt), "note of a corrupt sample"));
-    Corrupt *c = block;
-    c->sample = sample;
-    Status s = mem_string(&c->reason, status_message());
-    if (s != STATUS_OK) {
-        mem_free(c);
-        return s;
-    }
-    pthread_mutex_lock(&l->mutex);
-    c->next = slot->corrupt;
-    slot->corrupt = c;
-    pthread_mutex_unlock(&l->mutex);
-    return STATUS_OK;
-}
-
-/* Training goes on with another sample, drawn for this one; *sample becomes it. */
-static Status load_stand_in(Worker *w, Slot *slot, int64_t *sample, uint8_t *dst) {
-    Loader *l = w->loader;
-    const LoaderOptions *o = &l->options;
-    int64_t original = *sample;
-    Rng rng = rng_stream(o->seed, RNG_REPLACE, (uint64_t)l->epoch, (uint64_t)original);
-    for (int i = 0; i < STAND_IN_TRIES; i++) {
-        *sample = (int64_t)rng_below(&rng, (uint64_t)l->count);
-        if (*sample == original) continue;
-        Status s = sample_load(l->data, o, l->epoch, *sample, &w->scratch, dst);
-        if (!sample_is_corrupt(s)) return s;
-        TRY(slot_note(l, slot, *sample));
-    }
-    *sample = original;
-    return status_set(STATUS_DATA, "%s: unreadable, and so were %d samples drawn in its place",
-                      dataset_name(l->data, original), STAND_IN_TRIES);
-}
-
-static Status fill_place(Worker *w, Slot *slot, int64_t place, int64_t sample) {
-    Loader *l = w->loader;
-    const LoaderOptions *o = &l->options;
-    uint8_t *dst = slot->pixels + place * l->image_bytes;
-    Status s = sample_load(l->data, o, l->epoch, sample, &w->scratch, dst);
-    if (sample_is_corrupt(s) && !o->fail_on_corrupt) {
-        s = slot_note(l, slot, sample);
-        if (s == STATUS_OK && o->augment != NULL) {
-            s = load_stand_in(w, slot, &sample, dst);
-        } else {
-            memset(dst, 0, (size_t)l->image_bytes);
-            slot->valid[place] = 0;
-        }
-    }
-    slot->samples[place] = sample;
-    slot->labels[place] = dataset_label(l->data, sample);
-    return s;
-}
-
-static bool may_take(const Loader *l) {
-    if (l->next >= l->end) return false;
-    int64_t batch = (l->next - l->cursor) / l->options.batch;
-    return batch < l->taken + l->slot_count;
-}
-
-/* With the mutex held on entry and exit. */
-static void work_one(Worker *w) {
-    Loader *l = w->loader;
-    int64_t position = l->next++;
-    int64_t batch = (position - l->cursor) / l->options.batch;
-    int64_t place = (position - l->cursor) % l->options.batch;
-    Slot *slot = &l->slots[batch % l->slot_count];
-    w->sample = l->order[position];
-    l->busy++;
-    pthread_mutex_unlock(&l->mutex);
-    Status s = fill_place(w, slot, place, w->sample);
-    pthread_mutex_lock(&l->mutex);
-    l->busy--;
-    w->sample = -1;
-    if (s != STATUS_OK && (slot->status == STATUS_OK || place < slot->failed_at)) {
-        slot->status = s;
-        slot->failed_at = place;
-        snprintf(slot->message, sizeof slot->message, "%s", status_message());
-    }
-    if (++slot->done == batch_size_at(l, batch) || l->busy == 0) pthread_cond_signal(&l->ready);
-}
-
-static void *worker_main(void *argument) {
-    Worker *w = argument;
-    Loader *l = w->loader;
-    pthread_mutex_lock(&l->mutex);
-    while (!l->stop) {
-        if (may_take(l)) {
-            work_one(w);
-        } else {
-            pthread_cond_wait(&l->work, &l->mutex);
-        }
-    }
-    pthread_mutex_unlock(&l->mutex);
-    return NULL;
 }
 
 /* ---- set-up ---- */
@@ -449,7 +287,7 @@ Status loader_next(Loader *l, HostBatch *b) {
         l->taken = l->given;
         pthread_cond_broadcast(&l->work);
     }
-    int64_t size = batch_size_at(l, l->given);
+    int64_t size = loader_batch_size(l, l->given);
     if (size <= 0) {
         pthread_mutex_unlock(&l->mutex);
         return STATUS_END;

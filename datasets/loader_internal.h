@@ -1,6 +1,13 @@
-/* One sample from file to pixels, apart from threads and batches. Private to datasets/. */
+/* The loader's parts: one sample, the workers, the shared state. Private to datasets/.
+ *
+ * Workers take sample positions in order, one at a time, and fill a ring of batch slots; the
+ * consumer takes slots in order. Which worker does what is left to chance; what is in a slot is
+ * not. One mutex guards all shared numbers: it is taken twice a sample, some thousand times a
+ * second at most. */
 #ifndef TTV_DATASETS_LOADER_INTERNAL_H
 #define TTV_DATASETS_LOADER_INTERNAL_H
+
+#include <pthread.h>
 
 #include "datasets/loader.h"
 
@@ -18,5 +25,65 @@ Status sample_load(const Dataset *d, const LoaderOptions *o, int64_t epoch, int6
 
 /* Whether a failed sample_load is the file's fault (then policy decides) rather than ours. */
 bool sample_is_corrupt(Status s);
+
+/* ---- loader_worker.c ---- */
+
+/* A sample that could not be used; lists hang on slots until the consumer takes them. */
+typedef struct Corrupt {
+    int64_t sample;
+    char *reason;
+    struct Corrupt *next;
+} Corrupt;
+
+typedef struct Slot {
+    uint8_t *pixels, *valid;
+    int64_t *labels, *samples;
+    int64_t done; /* samples finished; the slot is ready when it equals the batch's size */
+    Corrupt *corrupt;
+    /* The first failure by position, so that the same one is told whatever the threads did. */
+    Status status;
+    int64_t failed_at;
+    char message[512];
+} Slot;
+
+typedef struct Worker {
+    Loader *loader;
+    pthread_t thread;
+    SampleScratch scratch;
+    int64_t sample; /* in work; -1: none */
+} Worker;
+
+struct Loader {
+    const Dataset *data;
+    LoaderOptions options;
+    int64_t count, image_bytes;
+    int64_t *order; /* of this epoch */
+
+    pthread_mutex_t mutex;
+    pthread_cond_t work;  /* a slot became free, an epoch began, or stop */
+    pthread_cond_t ready; /* a slot was finished, or a worker came to rest */
+    bool stop;
+    int64_t epoch, cursor,
+        end;       /* positions [cursor, end) of the epoch, batches counted from cursor */
+    int64_t next;  /* position to be taken by a worker */
+    int64_t taken; /* batches that the consumer is done with */
+    int busy;      /* workers inside a sample */
+
+    Slot *slots;
+    int slot_count;
+    Worker *workers;
+    int worker_count; /* threads that run */
+
+    /* The consumer's own. */
+    int64_t given; /* batches handed out since begin */
+    double waited;
+    Corrupt **corrupt; /* sorted by sample */
+    int64_t corrupt_count, corrupt_capacity;
+};
+
+/* Images of the batch; 0 or less behind the last one. With the mutex held. */
+int64_t loader_batch_size(const Loader *l, int64_t batch);
+/* Body of a worker's thread; the argument is its Worker. */
+void *worker_main(void *argument);
 
 #endif
