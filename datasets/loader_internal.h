@@ -63,11 +63,11 @@ struct Loader {
     pthread_cond_t work;  /* a slot became free, an epoch began, or stop */
     pthread_cond_t ready; /* a slot was finished, or a worker came to rest */
     bool stop;
-    int64_t epoch, cursor,
-        end;       /* positions [cursor, end) of the epoch, batches counted from cursor */
-    int64_t next;  /* position to be taken by a worker */
-    int64_t taken; /* batches that the consumer is done with */
-    int busy;      /* workers inside a sample */
+    int64_t epoch;
+    int64_t cursor, end; /* positions of the epoch; batches are counted from cursor */
+    int64_t next;        /* position to be taken by a worker */
+    int64_t taken;       /* batches that the consumer is done with */
+    int busy;            /* workers inside a sample */
 
     Slot *slots;
     int slot_count;
