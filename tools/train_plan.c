@@ -40,9 +40,10 @@ Status trainer_plan(Trainer *t) {
     return plan_schedule(&o->schedule, o->steps_per_epoch);
 }
 
-/* Weights and two moments, F32, and a little for headers. */
+/* Weights and two moments, F32, and what headers and manifests take. */
 static uint64_t checkpoint_bytes(const Trainer *t) {
-    return (uint64_t)t->model.params.total * 12 + 65536 * 4;
+    const Params *p = &t->model.params;
+    return (uint64_t)p->total * 12 + (uint64_t)p->count * 3 * 256 + 32768;
 }
 
 Status trainer_check_disk(const Trainer *t) {
