@@ -183,7 +183,7 @@ static int fail(Status s) {
 
 static int run(Config *config, int argc, char **argv) {
     (void)config;
-    static DataCheck c; /* large */
+    DataCheck c = {0};
     char *root = settings.data.root;
     if (argc > 1) return cli_usage(&command_data_check, "one root is expected, %d are given", argc);
     if (argc == 1) {
