@@ -43,7 +43,8 @@ const char *model_class_name(const Model *m, int64_t i, char *buffer, size_t siz
 const char *model_class_folder(const Model *m, int64_t i, char *buffer, size_t size);
 
 /* Readable names from a file: one per line in index order, or "folder<TAB>name" lines for known
- * folders. The number must match config.classes (STATUS_DATA with both numbers). */
+ * folders, or "index<TAB>name". The number must match config.classes (STATUS_DATA with both
+ * numbers). */
 Status model_read_labels(Model *m, const char *path);
 
 /* Metadata for checkpoint_save. */

@@ -2,6 +2,7 @@
 #include "tools/model_meta.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
@@ -145,22 +146,29 @@ static int64_t folder_index(const Model *m, const char *folder) {
     return -1;
 }
 
-/* One line into list[index]; lines "folder<TAB>name" find their class by the folder. */
+/* What stands before the tab: a class folder, or an index. -1: neither. */
+static int64_t class_before_tab(const Model *m, const char *text) {
+    int64_t index = folder_index(m, text);
+    size_t digits = strspn(text, "0123456789");
+    if (index >= 0 || digits == 0 || digits > 9 || text[digits]) return index;
+    return strtol(text, NULL, 10);
+}
+
+/* One line into list[index]; what stands before a tab says which, otherwise the line's number. */
 static Status take_label(const Model *m, const char *path, int64_t number, char *line,
                          char **list) {
     int64_t index = number;
     char *tab = strchr(line, '\t');
-    if (tab && m->classes.count > 0) {
+    if (tab) {
         *tab = 0;
-        index = folder_index(m, line);
-        if (index < 0) return STATUS_OK; /* a list of more classes than this model knows is fine */
-        if (list[index])
-            return status_set(STATUS_DATA, "%s:%lld: class '%s' is named twice", path,
-                              (long long)number + 1, line);
-        line = tab + 1;
+        index = class_before_tab(m, line);
     }
-    if (index >= m->config.classes) return STATUS_OK; /* counted by the caller */
-    return mem_string(&list[index], line);
+    /* A list of more classes than this model knows is fine; the caller counts. */
+    if (index < 0 || index >= m->config.classes) return STATUS_OK;
+    if (list[index])
+        return status_set(STATUS_DATA, "%s:%lld: class %lld is named twice", path,
+                          (long long)number + 1, (long long)index);
+    return mem_string(&list[index], tab ? tab + 1 : line);
 }
 
 static Status read_lines(const Model *m, const char *path, char *text, char **list) {

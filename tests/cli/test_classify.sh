@@ -213,6 +213,34 @@ run 2 "${classify[@]}" --img-size 15 "$three"
 tells '15'
 run 0 "${classify[@]}" --img-size 32 "$three"
 
+# A foreign file: the same tensors without metadata, as a converter writes them.
+if command -v python3 >/dev/null; then
+    python3 - "$RUN/best.safetensors" foreign.safetensors <<'PY'
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+n = struct.unpack("<Q", data[:8])[0]
+header = json.loads(data[8:8 + n])
+header.pop("__metadata__")
+text = json.dumps(header).encode()
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + data[8 + n:])
+PY
+    run 2 classify --checkpoint foreign.safetensors "$three"
+    tells '--model'
+    sizes=(--model custom --img-size 16 --patch-size 4 --width 32 --depth 2 --heads 2 --num-classes 10 --crop-pct 1)
+    run 0 classify --checkpoint foreign.safetensors "${sizes[@]}" "$three" --format csv
+    mv out foreign
+    run 0 "${classify[@]}" "$three" --format csv
+    equal 'a foreign file, described by flags' "$(cat out)" "$(cat foreign)"
+    run 0 classify --checkpoint foreign.safetensors "${sizes[@]}" --labels tabs.txt "$three"
+    says '  name '
+    run 3 classify --checkpoint foreign.safetensors "${sizes[@]}" --num-classes 11 "$three"
+    tells 'head.weight'
+    run 3 classify --checkpoint foreign.safetensors "${sizes[@]}" --depth 3 "$three"
+    tells 'blocks.2.'
+else
+    skip 'no python3: no foreign checkpoint'
+fi
+
 # ---- usage, full disks, broken pipes ----
 run 2 classify "$three"
 tells '--checkpoint'
