@@ -33,7 +33,7 @@ mkdir tree/train/.cache tree/val/.cache
 touch tree/train/.cache/a.png
 rm tree/train/7/*
 run 0 train "${tiny[@]}" "${short[@]}" --data-dir tree -o hidden
-tells '7'
+tells 'have no image'
 tells '10 classes'
 rm -rf tree
 

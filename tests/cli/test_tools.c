@@ -1,0 +1,206 @@
+/* The program's own parts below its commands: option tables, scores, metrics files, stored
+ * configurations. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/file.h"
+#include "core/memory.h"
+#include "tools/cli.h"
+#include "tools/predict.h"
+#include "tools/run_metrics.h"
+#include "tools/sections.h"
+
+/* ---- option tables ---- */
+
+enum { MAX_FLAGS = 256 };
+
+static int flags_of(const Section *list, int count, const char **flags) {
+    int n = 0;
+    for (int i = 0; i < count; i++)
+        for (const Option *o = list[i].options; o->key; o++) {
+            assert_non_null(o->help);
+            assert_true(strlen(o->help) > 3);
+            if (o->flag) flags[n++] = o->flag;
+            assert_true(n < MAX_FLAGS);
+        }
+    return n;
+}
+
+/* A flag means one option of a command; sections have distinct names, hidden ones included. */
+static void test_flags_are_unique(void **state) {
+    (void)state;
+    for (int c = 0; commands[c]; c++) {
+        const char *flags[MAX_FLAGS];
+        int count = 0, hidden = 0;
+        const Section *list = commands[c]->sections(&count);
+        int n = flags_of(list, count, flags);
+        Section shared = {"common", common_options, &common};
+        n += flags_of(&shared, 1, flags + n);
+        for (int i = 0; i < n; i++)
+            for (int j = i + 1; j < n; j++)
+                if (strcmp(flags[i], flags[j]) == 0)
+                    fail_msg("%s: --%s twice", commands[c]->name, flags[i]);
+        const Section *more = commands[c]->hidden ? commands[c]->hidden(&hidden) : NULL;
+        for (int i = 0; i < hidden; i++)
+            for (int j = 0; j < count; j++) assert_string_not_equal(more[i].name, list[j].name);
+        Config *config;
+        assert_int_equal(cli_config(commands[c], &config, NULL), STATUS_OK);
+        config_free(config);
+    }
+}
+
+static void test_letters_name_flags(void **state) {
+    (void)state;
+    for (int c = 0; commands[c]; c++)
+        for (const char *p = commands[c]->letters; p && *p;) {
+            char flag[64] = "";
+            size_t n = strcspn(p, " ");
+            assert_true(n > 2 && n < sizeof flag && p[1] == '=');
+            memcpy(flag, p + 2, n - 2);
+            if (!cli_find_flag(commands[c], flag, NULL))
+                fail_msg("%s: -%c names no flag: %s", commands[c]->name, p[0], flag);
+            assert_int_equal(cli_letter_of(commands[c], flag), p[0]);
+            p += n;
+            p += strspn(p, " ");
+        }
+}
+
+static void test_sections_by_name(void **state) {
+    (void)state;
+    Section list[4];
+    assert_int_equal(sections_fill(list, 4, "model data  loader"), 3);
+    assert_string_equal(list[2].name, "loader");
+    assert_ptr_equal(list[2].values, &settings.loader);
+    assert_null(section_of("nothing").name);
+}
+
+/* ---- stored configurations ---- */
+
+static char changes[512];
+static void on_change(const char *section, const char *key, const char *stored, const char *now) {
+    size_t n = strlen(changes);
+    snprintf(changes + n, sizeof changes - n, "%s.%s %s->%s;", section, key, stored, now);
+}
+
+static void test_overlay(void **state) {
+    (void)state;
+    static const char text[] =
+        "[loader]\nbatch_size = 7\nworkers = 3\n[train]\nmax_steps = 9\nepochs = 4\n"
+        "[run]\noutput = \" odd; path\\n\"\n[unknown]\nx = 1\n";
+    Config *config;
+    assert_int_equal(cli_config(&command_train, &config, NULL), STATUS_OK);
+    assert_int_equal(config_set(config, "loader.workers=5", "--set"), STATUS_OK);
+    changes[0] = 0;
+    assert_int_equal(config_overlay(config, text, strlen(text), "stored.ini",
+                                    "loader train run -train.max_steps", on_change),
+                     STATUS_OK);
+    assert_int_equal(settings.loader.batch_size, 7);
+    assert_int_equal(settings.loader.workers, 5);
+    assert_int_equal(settings.train.max_steps, 0);
+    assert_int_equal(settings.train.epochs, 4);
+    assert_string_equal(settings.run.output, " odd; path\n");
+    assert_string_equal(changes, "loader.workers 3->5;");
+    static const char bad[] = "[loader]\nbatch_size = many\n";
+    assert_int_equal(config_overlay(config, bad, strlen(bad), "stored.ini", "loader", NULL),
+                     STATUS_DATA);
+    assert_non_null(strstr(status_message(), "stored.ini:2"));
+    config_free(config);
+}
+
+/* ---- scores ---- */
+
+static void test_top_k(void **state) {
+    (void)state;
+    const float scores[6] = {1, 3, NAN, 3, -INFINITY, 2};
+    int64_t order[6];
+    const int64_t expected[6] = {1, 3, 5, 0, 4, 2};
+    for (int64_t k = 1; k <= 6; k++) {
+        top_k(scores, 6, k, order);
+        assert_memory_equal(order, expected, (size_t)k * sizeof *order);
+    }
+    for (int64_t i = 0; i < 6; i++) assert_int_equal(label_rank(scores, 6, expected[i]), i);
+}
+
+static void test_softmax_and_loss(void **state) {
+    (void)state;
+    const float logits[3] = {1000, 1001, 999};
+    float probs[3];
+    softmax_row(logits, 3, probs);
+    double sum = exp(-1) + 1 + exp(-2);
+    assert_true(fabs(probs[0] - exp(-1) / sum) < 1e-7);
+    assert_true(fabs(probs[1] - 1 / sum) < 1e-7);
+    assert_true(fabs(loss_row(logits, 3, 2) - (log(sum) + 2)) < 1e-12);
+}
+
+static void test_score_counts_valid_rows_only(void **state) {
+    (void)state;
+    const float logits[3][6] = {{9, 0, 0, 0, 0, 0}, {9, 0, 0, 0, 0, 0}, {5, 4, 3, 2, 1, 0}};
+    const int64_t labels[3] = {0, 0, 5};
+    const uint8_t valid[3] = {1, 0, 1};
+    Score s = {0};
+    score_add(&s, &logits[0][0], 3, 6, labels, valid);
+    assert_int_equal(s.scored, 2);
+    assert_int_equal(s.left_out, 1);
+    assert_int_equal(s.top1, 1);
+    assert_int_equal(s.top5, 1);
+    score_add(&s, &logits[0][0], 1, 6, labels, NULL);
+    assert_int_equal(s.scored, 3);
+}
+
+/* ---- metrics files ---- */
+
+static char folder[] = "/tmp/ttv-tools.XXXXXX";
+
+static void write_in(const char *name, const char *text) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    assert_int_equal(file_write_atomic(path, text, strlen(text)), STATUS_OK);
+}
+
+static void expect_in(const char *name, const char *expected) {
+    char path[128], *text;
+    size_t size;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    assert_int_equal(file_read(path, 1 << 20, &text, &size), STATUS_OK);
+    assert_string_equal(text, expected);
+    mem_free(text);
+    unlink(path);
+}
+
+static void test_metrics_trim(void **state) {
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    RunFolder r = {.path = folder, .lock = -1};
+    write_in("metrics.csv",
+             "kind,step,epoch\ntrain,1,0\ntrain,2,0\nvalidate,2,0\ntrain,3,0\ntrain,4");
+    write_in("metrics.jsonl",
+             "{\"kind\":\"train\",\"step\":2}\nnonsense\n{\"kind\":\"train\",\"step\":3}\n{\"ki");
+    assert_int_equal(metrics_trim(&r, 2), STATUS_OK);
+    expect_in("metrics.csv", "kind,step,epoch\ntrain,1,0\ntrain,2,0\nvalidate,2,0\n");
+    expect_in("metrics.jsonl", "{\"kind\":\"train\",\"step\":2}\n");
+    assert_int_equal(metrics_trim(&r, 2), STATUS_OK); /* no files: nothing to do */
+    rmdir(folder);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_flags_are_unique),
+        cmocka_unit_test(test_letters_name_flags),
+        cmocka_unit_test(test_sections_by_name),
+        cmocka_unit_test(test_overlay),
+        cmocka_unit_test(test_top_k),
+        cmocka_unit_test(test_softmax_and_loss),
+        cmocka_unit_test(test_score_counts_valid_rows_only),
+        cmocka_unit_test(test_metrics_trim),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
