@@ -1,5 +1,5 @@
 #!/bin/sh
-# The main job on real images: trains a small ViTTT on handwritten digits (about a minute on two cores),
+# The main job on real images: installs what is missing, builds, trains a small ViTTT on handwritten digits (about a minute on two cores),
 # scores it on the held-back digits and classifies a few of them.
 #
 #   scripts/demo.sh [BUILD-FOLDER] [RUN-FOLDER]     default: build runs/digits
@@ -10,8 +10,9 @@ run=${2:-runs/digits}
 ttv=$build/bin/ttv
 
 if [ ! -x "$ttv" ]; then
-    cmake -S . -B "$build" -DTTV_TESTS=OFF
-    cmake --build "$build" --parallel --target ttv_program
+    scripts/install_packages.sh --build-only
+    cmake -S . -B "$build" -G Ninja -DTTV_TESTS=OFF
+    cmake --build "$build" --target ttv_program
 fi
 # A finished demo is not trained again over; the run gets a name of its own.
 n=2
