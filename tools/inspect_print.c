@@ -23,6 +23,13 @@ static int64_t file_bytes(const char *path) {
     return stat(path, &st) == 0 ? (int64_t)st.st_size : 0;
 }
 
+static int shard_count(const SafeFile *f) {
+    int last = 0;
+    for (int64_t t = 0; t < safetensors_count(f); t++)
+        if (safetensors_at(f, t)->shard > last) last = safetensors_at(f, t)->shard;
+    return last + 1;
+}
+
 /* ---- text ---- */
 
 /* 1234567 as "1,234,567". */
@@ -157,7 +164,10 @@ void inspection_print(const Inspection *i, bool tensors, bool stats) {
         out_printf("  parameters   %s\n", grouped(i->parameters, number, sizeof number));
         print_dtypes(i->file);
         out_printf("  tensor bytes %s", grouped(i->bytes, number, sizeof number));
-        out_printf(" in a file of %s\n", grouped(file_bytes(file), number, sizeof number));
+        if (shard_count(i->file) > 1)
+            out_printf(" in %d shards\n", shard_count(i->file));
+        else
+            out_printf(" in a file of %s\n", grouped(file_bytes(file), number, sizeof number));
         if (i->stats)
             out_printf("  non-finite   %s\n", grouped(i->nonfinite, number, sizeof number));
         print_metadata(i->file);
@@ -210,6 +220,7 @@ static void json_file(JsonWriter *w, const Inspection *i, bool tensors, bool sta
     int64_t counts[DTYPES];
     json_pair_string(w, "file", safetensors_path(i->file));
     json_pair_int(w, "file_bytes", file_bytes(safetensors_path(i->file)));
+    json_pair_int(w, "shards", shard_count(i->file));
     json_model(w, &i->model);
     json_pair_int(w, "parameters", i->parameters);
     json_pair_int(w, "tensor_count", safetensors_count(i->file));

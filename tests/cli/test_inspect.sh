@@ -88,6 +88,20 @@ case $out in *$'\033'*) fail 'an escape sequence of a tensor name reaches the te
 run 0 inspect escape.safetensors --tensors --json
 json_ok out
 
+# ---- shards ----
+make part1.safetensors a F32 '[2]' 8
+make part2.safetensors b BF16 '[3]' 6
+printf '{"metadata":{},"weight_map":{"a":"part1.safetensors","b":"part2.safetensors"}}' >w.safetensors.index.json
+run 0 inspect --verify w.safetensors.index.json
+says 'in 2 shards'
+says '1 F32, 1 BF16'
+printf '{"weight_map":{"a":"part1.safetensors","b":"../part2.safetensors"}}' >w.safetensors.index.json
+run 3 inspect w.safetensors.index.json
+rm part2.safetensors
+printf '{"weight_map":{"a":"part1.safetensors","b":"part2.safetensors"}}' >w.safetensors.index.json
+run 4 inspect w.safetensors.index.json
+tells 'part2.safetensors'
+
 # ---- what is no checkpoint at all: exit 3 with the reason, 4 where the system refuses ----
 refuse() { # CODE TEXT FILE
     run "$1" inspect "$3"
