@@ -64,7 +64,7 @@ void data_check_print(const DataCheck *c, int64_t most) {
     if (c->faults.count == 0)
         out_text("clean: every file decodes\n");
     else
-        out_printf("%lld faults\n", (long long)c->faults.count);
+        out_printf("%lld fault%s\n", (long long)c->faults.count, c->faults.count == 1 ? "" : "s");
 }
 
 /* ---- JSON ---- */

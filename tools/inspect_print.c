@@ -141,7 +141,8 @@ static void print_tensors(const Inspection *i, bool stats) {
 static void print_verdict(const Inspection *i) {
     findings_print(&i->faults, 0);
     if (i->faults.count > 0)
-        out_printf("  NOT whole: %lld faults\n", (long long)i->faults.count);
+        out_printf("  NOT whole: %lld fault%s\n", (long long)i->faults.count,
+                   i->faults.count == 1 ? "" : "s");
     else
         out_printf("  verified     %s\n",
                    i->model.kind == MODEL_VITTT

@@ -129,6 +129,19 @@ run 1 data check tree --no-duplicates
 checks=$((checks + 1))
 case $out in *'same picture'*) fail '--no-duplicates still compares' ;; esac
 
+# ---- a flat val folder: labels are asked for, and taken from a file ----
+mkdir -p flat/val
+cp -r digits/train flat/train
+for class in 0 1 2 3 4 5 6 7 8 9; do
+    cp "$(find digits/val/$class -name '*.png' | sort | head -n 1)" flat/val/picture$class.png
+    echo "picture$class.png $class" >>labels.txt
+done
+run 1 data check flat
+says 'val-labels'
+says '1 fault'
+run 0 data check flat --val-labels labels.txt
+says 'val: 10 images, 10 classes'
+
 # ---- EXIF and odd modes, from the shared corpus ----
 corpus=$SHARED/data/decoder-corpus/decoder-corpus.tar
 if [ -f "$corpus" ]; then
