@@ -125,6 +125,54 @@ Status device_sync(Device *d) {
     return d->memory->sync(d);
 }
 
+/* What OMP_NUM_THREADS or the machine said, before anyone asked for another number. */
+static int default_threads(void) {
+    static int threads;
+    if (threads == 0) threads = omp_get_max_threads();
+    return threads;
+}
+
+/* ---- data of the next step, recorded steps ----------------------------------------------------
+ */
+
+Status device_stage(Device *d, Tensor dst, const void *src) {
+    const size_t bytes = tensor_bytes(dst);
+    if (!d->memory->stage) return device_push(d, dst, src);
+    return bytes ? d->memory->stage(d, dst.data, src, bytes) : STATUS_OK;
+}
+
+Status device_commit(Device *d) {
+    return d->memory->commit ? d->memory->commit(d) : STATUS_OK;
+}
+
+bool device_is_async(const Device *d) {
+    return d->kind == DEVICE_CUDA;
+}
+
+bool device_can_capture(const Device *d) {
+    return d->memory->graph_begin != NULL;
+}
+
+Status device_graph_begin(Device *d) {
+    if (!device_can_capture(d))
+        return status_set(STATUS_DEVICE, "%s cannot record graphs", d->name);
+    return d->memory->graph_begin(d);
+}
+
+Status device_graph_end(Device *d, DeviceGraph **out) {
+    *out = NULL;
+    return d->memory->graph_end(d, out);
+}
+
+Status device_graph_launch(Device *d, DeviceGraph *g) {
+    return d->memory->graph_launch(d, g);
+}
+
+void device_graph_free(Device *d, DeviceGraph *g) {
+    if (g) d->memory->graph_free(g);
+}
+
 void device_set_threads(int threads) {
-    omp_set_num_threads(threads > 0 ? threads : omp_get_num_procs());
+    const int usual = default_threads();
+    omp_set_num_threads(threads > 0 ? threads : usual);
 }

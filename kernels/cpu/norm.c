@@ -27,6 +27,16 @@ static void row_stats(const Tensor *x, int64_t at, int64_t width, float eps, flo
     *rstd = 1.0f / sqrtf(squares / (float)width + eps);
 }
 
+/* Row r of x and the element it starts at; a BF16 row that fits is converted once, into `buffer`.
+ */
+static Tensor row_of(const Tensor *x, int64_t r, int64_t width, float *buffer, int64_t *at) {
+    *at = r * width;
+    if (x->dtype == DTYPE_F32 || width > CHUNK) return *x;
+    values_read(x, r * width, width, buffer);
+    *at = 0;
+    return tensor_1d(buffer, DTYPE_F32, width);
+}
+
 Status layernorm_cpu(Device *d, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b, float eps) {
     (void)d;
     if (!act_dtype(x.dtype) || !act_dtype(y.dtype)) return refuse_dtype("layernorm", x.dtype);
@@ -36,16 +46,17 @@ Status layernorm_cpu(Device *d, Tensor y, Tensor stats, Tensor x, Tensor w, Tens
     const Grad to = grad_set(y);
 #pragma omp parallel for schedule(static) if (rows * width >= PARALLEL_MIN)
     for (int64_t r = 0; r < rows; r++) {
-        float x_buffer[CHUNK], y_buffer[CHUNK];
-        float mean, rstd;
-        row_stats(&x, r * width, width, eps, &mean, &rstd);
+        float row_buffer[CHUNK], x_buffer[CHUNK], y_buffer[CHUNK], mean, rstd;
+        int64_t from;
+        const Tensor row = row_of(&x, r, width, row_buffer, &from);
+        row_stats(&row, from, width, eps, &mean, &rstd);
         if (kept) {
             kept[2 * r] = mean;
             kept[2 * r + 1] = rstd;
         }
         for (int64_t c = 0; c < width; c += CHUNK) {
             const int64_t n = min_i64(CHUNK, width - c), at = r * width + c;
-            const float *in = values_read(&x, at, n, x_buffer);
+            const float *in = values_read(&row, from + c, n, x_buffer);
             float *out = values_target(&to, at, y_buffer);
 #pragma omp simd
             for (int64_t i = 0; i < n; i++)
@@ -57,8 +68,8 @@ Status layernorm_cpu(Device *d, Tensor y, Tensor stats, Tensor x, Tensor w, Tens
 }
 
 /* dx of one row: rstd (u - mean(u) - xhat mean(u xhat)), u = dy w. */
-static void row_backward(const Grad *dx, const Tensor *dy, const Tensor *x, const float *w,
-                         int64_t at, int64_t width, float mean, float rstd) {
+static void row_backward(const Grad *dx, int64_t dx_at, const Tensor *dy, const Tensor *x,
+                         const float *w, int64_t at, int64_t width, float mean, float rstd) {
     float x_buffer[CHUNK], dy_buffer[CHUNK], out_buffer[CHUNK];
     float sum_u = 0.0f, sum_ux = 0.0f;
     for (int64_t c = 0; c < width; c += CHUNK) {
@@ -77,11 +88,11 @@ static void row_backward(const Grad *dx, const Tensor *dy, const Tensor *x, cons
         const int64_t n = min_i64(CHUNK, width - c);
         const float *in = values_read(x, at + c, n, x_buffer);
         const float *g = values_read(dy, at + c, n, dy_buffer);
-        float *out = values_target(dx, at + c, out_buffer);
+        float *out = values_target(dx, dx_at + c, out_buffer);
 #pragma omp simd
         for (int64_t i = 0; i < n; i++)
             out[i] = rstd * (g[i] * w[c + i] - mean_u - (in[i] - mean) * slope);
-        values_write(dx, at + c, n, out);
+        values_write(dx, dx_at + c, n, out);
     }
 }
 
@@ -114,9 +125,13 @@ static Status layernorm_backward(Device *d, Grad dx, Grad dw, Grad db, Tensor dy
         float *part = partial ? partial + p * 2 * width : NULL;
         if (part) memset(part, 0, (size_t)(2 * width) * sizeof *part);
         for (int64_t r = row_part_begin(parts, p); r < row_part_begin(parts, p + 1); r++) {
+            float x_buffer[CHUNK], dy_buffer[CHUNK];
             const float mean = s[2 * r], rstd = s[2 * r + 1];
-            if (dx.t.data) row_backward(&dx, &dy, &x, w.data, r * width, width, mean, rstd);
-            if (part) row_weights(part, part + width, &dy, &x, r * width, width, mean, rstd);
+            int64_t at;
+            const Tensor xr = row_of(&x, r, width, x_buffer, &at);
+            const Tensor gr = row_of(&dy, r, width, dy_buffer, &at);
+            if (dx.t.data) row_backward(&dx, r * width, &gr, &xr, w.data, at, width, mean, rstd);
+            if (part) row_weights(part, part + width, &gr, &xr, at, width, mean, rstd);
         }
     }
     if (dw.t.data) row_parts_sum(dw, partial, parts.count, 2 * width, width);
@@ -126,8 +141,8 @@ static Status layernorm_backward(Device *d, Grad dx, Grad dw, Grad db, Tensor dy
 
 Status layernorm_backward_cpu(Device *d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x, Tensor w,
                               Tensor stats) {
-    if (!act_dtype(x.dtype) || !act_dtype(dy.dtype) || (dx.t.data && !act_dtype(dx.t.dtype)))
-        return refuse_dtype("layernorm_backward", x.dtype);
+    if (!act_dtype(x.dtype) || dy.dtype != x.dtype || (dx.t.data && !act_dtype(dx.t.dtype)))
+        return refuse_dtype("layernorm_backward", dy.dtype);
     return scratch_done(d, layernorm_backward(d, dx, dw, db, dy, x, w, stats));
 }
 

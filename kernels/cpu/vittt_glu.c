@@ -35,24 +35,40 @@ static Glu glu_sizes(VitttShape s) {
     return z;
 }
 
-/* n rows of d values, `row` elements apart, into rows of w floats padded with zeros. */
-static void gather(float *out, const Tensor *t, int64_t at, int64_t row, int64_t n, const Glu *z) {
-    for (int64_t i = 0; i < n; i++) {
-        float *o = out + i * z->w;
-        for (int64_t c = 0; c < z->d; c += CHUNK) {
-            const int64_t count = min_i64(CHUNK, z->d - c);
-            const float *in = values_read(t, at + i * row + c, count, o + c);
-            if (in != o + c) memcpy(o + c, in, (size_t)count * sizeof *o);
-        }
-        for (int64_t c = z->d; c < z->w; c++) o[c] = 0.0f;
-    }
+/* Rows of w floats, `stride` apart: inside an act tensor or in a thread's memory. */
+typedef struct Rows {
+    float *data;
+    int64_t stride;
+} Rows;
+
+/* Whether rows of an act tensor can be used where they are: F32, and no padding. */
+static bool in_tensor(const Tensor *t, const Glu *z) {
+    return t->dtype == DTYPE_F32 && z->d == z->w;
 }
 
-/* The reverse: rows of w floats to rows of d values `row` elements apart. */
-static void scatter(const Tensor *t, int64_t at, int64_t row, const float *in, int64_t n,
-                    const Glu *z) {
+/* n rows of d values, `row` elements apart, as F32: in place, or copied and padded with zeros. */
+static Rows rows_read(const Tensor *t, int64_t at, int64_t row, int64_t n, const Glu *z,
+                      float *buffer) {
+    if (in_tensor(t, z)) return (Rows){(float *)t->data + at, row};
+    for (int64_t i = 0; i < n; i++) {
+        float *o = buffer + i * z->w;
+        const float *in = values_read(t, at + i * row, z->d, o);
+        for (int64_t c = 0; in != o && c < z->d; c++) o[c] = in[c];
+        for (int64_t c = z->d; c < z->w; c++) o[c] = 0.0f;
+    }
+    return (Rows){buffer, z->w};
+}
+
+/* Where to compute rows that go to an act tensor, and the store that follows. */
+static Rows rows_target(const Tensor *t, int64_t at, int64_t row, const Glu *z, float *buffer) {
+    if (in_tensor(t, z)) return (Rows){(float *)t->data + at, row};
+    return (Rows){buffer, z->w};
+}
+
+static void rows_write(const Tensor *t, int64_t at, int64_t row, Rows in, int64_t n, const Glu *z) {
+    if (in_tensor(t, z)) return;
     const Grad to = grad_set(*t);
-    for (int64_t i = 0; i < n; i++) values_write(&to, at + i * row, z->d, in + i * z->w);
+    for (int64_t i = 0; i < n; i++) values_write(&to, at + i * row, z->d, in.data + i * in.stride);
 }
 
 /* [W1|W2], each d x d, into rows of 2w floats padded with zeros. */
@@ -103,10 +119,10 @@ static void write_weights(float *weights, const float *g, const float *norms, co
 }
 
 /* z = [Z1|Z2] becomes [V silu(Z2) | V Z1 silu'(Z2)]: the right sides of G1 and G2 without -c. */
-static void write_side(float *pair, const float *v, int64_t n, int64_t w) {
+static void write_side(float *pair, Rows v, int64_t n, int64_t w) {
     for (int64_t i = 0; i < n; i++) {
         float *restrict z1 = pair + i * 2 * w, *restrict z2 = z1 + w;
-        const float *restrict value = v + i * w;
+        const float *restrict value = v.data + i * v.stride;
 #pragma omp simd
         for (int64_t j = 0; j < w; j++) {
             const float s = sigma_value(z2[j]), gate = z2[j];
@@ -117,10 +133,10 @@ static void write_side(float *pair, const float *v, int64_t n, int64_t w) {
 }
 
 /* o = Y1 silu(Y2). */
-static void read_side(float *o, const float *pair, int64_t n, int64_t w) {
+static void read_side(Rows o, const float *pair, int64_t n, int64_t w) {
     for (int64_t i = 0; i < n; i++) {
         const float *restrict y1 = pair + i * 2 * w, *restrict y2 = y1 + w;
-        float *restrict out = o + i * w;
+        float *restrict out = o.data + i * o.stride;
 #pragma omp simd
         for (int64_t j = 0; j < w; j++) out[j] = y1[j] * silu_value(y2[j]);
     }
@@ -141,11 +157,11 @@ static void forward_head(const Glu *z, float *scratch, const Tensor *cat, float 
     pack_pair(weights, w1, w2, z);
     for (int64_t t = 0; t < z->tokens; t += z->block) {
         const int64_t n = min_i64(z->block, z->tokens - t), at = k_at + t * z->packed;
-        gather(rows, qkv, at, z->packed, n, z);
-        gather(values, qkv, at + z->width, z->packed, n, z);
-        panel_product(pair, 2 * w, rows, w, 1, weights, 2 * w, n, 2 * w, d, false);
-        write_side(pair, values, n, w);
-        panel_product(g, 2 * w, rows, 1, w, pair, 2 * w, d, 2 * w, n, t > 0);
+        const Rows k = rows_read(qkv, at, z->packed, n, z, rows);
+        const Rows v = rows_read(qkv, at + z->width, z->packed, n, z, values);
+        panel_product(pair, 2 * w, k.data, k.stride, 1, weights, 2 * w, n, 2 * w, d, false);
+        write_side(pair, v, n, w);
+        panel_product(g, 2 * w, k.data, 1, k.stride, pair, 2 * w, d, 2 * w, n, t > 0);
     }
     for (int64_t i = 0; i < d * 2 * w; i++) g[i] *= -z->c;
     if (g_kept) unpack_pair(g_kept, g_kept + d * d, g, z);
@@ -153,10 +169,12 @@ static void forward_head(const Glu *z, float *scratch, const Tensor *cat, float 
     write_weights(weights, g, norms, z);
     for (int64_t t = 0; t < z->tokens; t += z->block) {
         const int64_t n = min_i64(z->block, z->tokens - t);
-        gather(rows, qkv, q_at + t * z->packed, z->packed, n, z);
-        panel_product(pair, 2 * w, rows, w, 1, weights, 2 * w, n, 2 * w, d, false);
-        read_side(values, pair, n, w);
-        scatter(cat, (sample * z->tokens + t) * z->cat + head * d, z->cat, values, n, z);
+        const int64_t at = (sample * z->tokens + t) * z->cat + head * d;
+        const Rows q = rows_read(qkv, q_at + t * z->packed, z->packed, n, z, rows);
+        const Rows o = rows_target(cat, at, z->cat, z, values);
+        panel_product(pair, 2 * w, q.data, q.stride, 1, weights, 2 * w, n, 2 * w, d, false);
+        read_side(o, pair, n, w);
+        rows_write(cat, at, z->cat, o, n, z);
     }
 }
 
@@ -186,10 +204,10 @@ Status vittt_glu_cpu(Device *d, VitttShape s, Tensor cat, Tensor g, Tensor qkv, 
 /* ---- backward (vittt.md 3.1) ---- */
 
 /* [Y1|Y2] and dO become [dY1|dY2] in place. */
-static void read_side_backward(float *pair, const float *dout, int64_t n, int64_t w) {
+static void read_side_backward(float *pair, Rows dout, int64_t n, int64_t w) {
     for (int64_t i = 0; i < n; i++) {
         float *restrict y1 = pair + i * 2 * w, *restrict y2 = y1 + w;
-        const float *restrict g = dout + i * w;
+        const float *restrict g = dout.data + i * dout.stride;
 #pragma omp simd
         for (int64_t j = 0; j < w; j++) {
             const float s = sigma_value(y2[j]), gate = y2[j];
@@ -201,12 +219,13 @@ static void read_side_backward(float *pair, const float *dout, int64_t n, int64_
 
 /* From [Z1|Z2] and [dP1|dP2]: all = [P1|P2|dZ1|dZ2] with P1 = E A, P2 = E Z1 D, and v becomes dV.
  */
-static void write_side_backward(float *all, float *v, const float *pair, const float *dpair,
+static void write_side_backward(float *all, Rows dv, Rows v, const float *pair, const float *dpair,
                                 int64_t n, int64_t w, float c) {
     for (int64_t i = 0; i < n; i++) {
         const float *restrict z1 = pair + i * 2 * w, *restrict z2 = z1 + w;
         const float *restrict dp1 = dpair + i * 2 * w, *restrict dp2 = dp1 + w;
-        float *restrict out = all + i * 4 * w, *restrict value = v + i * w;
+        float *restrict out = all + i * 4 * w, *restrict dvalue = dv.data + i * dv.stride;
+        const float *value = v.data + i * v.stride;
 #pragma omp simd
         for (int64_t j = 0; j < w; j++) {
             const float x = z2[j], s = sigma_value(x), rest = 1.0f - s, e = -c * value[j];
@@ -216,7 +235,7 @@ static void write_side_backward(float *all, float *v, const float *pair, const f
             out[w + j] = e * z1[j] * slope;
             out[2 * w + j] = dp2[j] * e * slope;
             out[3 * w + j] = e * (dp1[j] * slope + dp2[j] * z1[j] * bend);
-            value[j] = -c * (dp1[j] * a + dp2[j] * z1[j] * slope);
+            dvalue[j] = -c * (dp1[j] * a + dp2[j] * z1[j] * slope);
         }
     }
 }
@@ -278,13 +297,15 @@ static void backward_read(const Glu *z, const Work *k, const Tensor *dqkv, const
     const int64_t w = z->w, d = z->d, q_at = sample * z->tokens * z->packed + head * d;
     for (int64_t t = 0; t < z->tokens; t += z->block) {
         const int64_t n = min_i64(z->block, z->tokens - t), at = q_at + t * z->packed;
-        gather(k->rows, qkv, at, z->packed, n, z);
-        gather(k->values, dcat, (sample * z->tokens + t) * z->cat + head * d, z->cat, n, z);
-        panel_product(k->pair, 2 * w, k->rows, w, 1, k->trained, 2 * w, n, 2 * w, d, false);
-        read_side_backward(k->pair, k->values, n, w);
-        panel_product(k->dweights, 2 * w, k->rows, 1, w, k->pair, 2 * w, d, 2 * w, n, t > 0);
-        panel_product(k->values, w, k->pair, 2 * w, 1, k->read_back, w, n, w, 2 * w, false);
-        scatter(dqkv, at, z->packed, k->values, n, z);
+        const int64_t out = (sample * z->tokens + t) * z->cat + head * d;
+        const Rows q = rows_read(qkv, at, z->packed, n, z, k->rows);
+        const Rows dout = rows_read(dcat, out, z->cat, n, z, k->values);
+        const Rows dq = rows_target(dqkv, at, z->packed, z, k->values);
+        panel_product(k->pair, 2 * w, q.data, q.stride, 1, k->trained, 2 * w, n, 2 * w, d, false);
+        read_side_backward(k->pair, dout, n, w);
+        panel_product(k->dweights, 2 * w, q.data, 1, q.stride, k->pair, 2 * w, d, 2 * w, n, t > 0);
+        panel_product(dq.data, dq.stride, k->pair, 2 * w, 1, k->read_back, w, n, w, 2 * w, false);
+        rows_write(dqkv, at, z->packed, dq, n, z);
     }
 }
 
@@ -295,15 +316,19 @@ static void backward_write(const Glu *z, const Work *k, const Tensor *dqkv, cons
     const int64_t k_at = sample * z->tokens * z->packed + z->width + head * d;
     for (int64_t t = 0; t < z->tokens; t += z->block) {
         const int64_t n = min_i64(z->block, z->tokens - t), at = k_at + t * z->packed;
-        gather(k->rows, qkv, at, z->packed, n, z);
-        gather(k->values, qkv, at + z->width, z->packed, n, z);
-        panel_product(k->pair, 2 * w, k->rows, w, 1, k->weights, 2 * w, n, 2 * w, d, false);
-        panel_product(k->dpair, 2 * w, k->rows, w, 1, k->dg, 2 * w, n, 2 * w, d, false);
-        write_side_backward(k->all, k->values, k->pair, k->dpair, n, w, z->c);
-        scatter(dqkv, at + z->width, z->packed, k->values, n, z);
-        panel_product(k->dweights, 2 * w, k->rows, 1, w, k->all + 2 * w, 4 * w, d, 2 * w, n, true);
-        panel_product(k->values, w, k->all, 4 * w, 1, k->write_back, w, n, w, 4 * w, false);
-        scatter(dqkv, at, z->packed, k->values, n, z);
+        const Rows keys = rows_read(qkv, at, z->packed, n, z, k->rows);
+        const Rows v = rows_read(qkv, at + z->width, z->packed, n, z, k->values);
+        const Rows dv = rows_target(dqkv, at + z->width, z->packed, z, k->values);
+        const Rows dk = rows_target(dqkv, at, z->packed, z, k->values);
+        const float *a = keys.data;
+        panel_product(k->pair, 2 * w, a, keys.stride, 1, k->weights, 2 * w, n, 2 * w, d, false);
+        panel_product(k->dpair, 2 * w, a, keys.stride, 1, k->dg, 2 * w, n, 2 * w, d, false);
+        write_side_backward(k->all, dv, v, k->pair, k->dpair, n, w, z->c);
+        rows_write(dqkv, at + z->width, z->packed, dv, n, z);
+        panel_product(k->dweights, 2 * w, a, 1, keys.stride, k->all + 2 * w, 4 * w, d, 2 * w, n,
+                      true);
+        panel_product(dk.data, dk.stride, k->all, 4 * w, 1, k->write_back, w, n, w, 4 * w, false);
+        rows_write(dqkv, at, z->packed, dk, n, z);
     }
 }
 

@@ -35,9 +35,9 @@ static inline float exp_value(float x) {
     return x < low ? 0.0f : (1.0f + p) * scale;
 }
 
-/* x + x P(x^2) up to 1, 1 - exp(x Q(x)) above. */
-static inline float erf_value(float x) {
-    const float a = fabsf(x), s = a * a, t = a > 3.95f ? 3.95f : a;
+/* erf(x), and e^(-x^2) along with it. Up to 1: x + x P(x^2); above: 1 - e^(-x^2) Q(x). */
+static inline float erf_exp_value(float x, float *power) {
+    const float a = fabsf(x), s = a * a, t = a > 3.95f ? 3.95f : a, e = exp_value(-s);
     float small = 7.853907300e-5f;
     small = small * s + -8.010208840e-4f;
     small = small * s + 5.188329611e-3f;
@@ -46,14 +46,22 @@ static inline float erf_value(float x) {
     small = small * s + -3.761262596e-1f;
     small = small * s + 1.283791661e-1f;
     small = small * a + a;
-    float large = 2.111354988e-4f;
-    large = large * t + -3.191122552e-3f;
-    large = large * t + 2.281228453e-2f;
-    large = large * t + -1.051384658e-1f;
-    large = large * t + -6.358138919e-1f;
-    large = large * t + -1.128485441f;
-    large = 1.0f - exp_value(large * t);
+    float large = -4.115113406e-4f;
+    large = large * t + 6.287491880e-3f;
+    large = large * t + -4.247514904e-2f;
+    large = large * t + 1.683327556e-1f;
+    large = large * t + -4.386903942e-1f;
+    large = large * t + 7.994722724e-1f;
+    large = large * t + -1.051883459f;
+    large = large * t + 9.869515300e-1f;
+    large = 1.0f - e * large;
+    *power = e;
     return copysignf(a > 1.0f ? large : small, x);
+}
+
+static inline float erf_value(float x) {
+    float power;
+    return erf_exp_value(x, &power);
 }
 
 static inline float sigma_value(float x) {
@@ -79,8 +87,9 @@ static inline float gelu_value(float x) {
 }
 
 static inline float dgelu_value(float x) {
-    const float density = 0.39894228040143268f * exp_value(-0.5f * x * x);
-    return 0.5f * (1.0f + erf_value(x * 0.70710678118654752f)) + x * density;
+    float power; /* e^(-x^2/2) */
+    const float erf_part = erf_exp_value(x * 0.70710678118654752f, &power);
+    return 0.5f * (1.0f + erf_part) + x * (0.39894228040143268f * power);
 }
 
 #endif
