@@ -20,6 +20,14 @@ typedef struct DeviceMemory {
     Status (*sync)(Device *d);
     Status (*available)(Device *d, size_t *available, size_t *total);
     void (*close)(Device *d);
+    /* The rules of device_stage and device_commit; NULL: push at once. */
+    Status (*stage)(Device *d, void *dst, const void *src, size_t bytes);
+    Status (*commit)(Device *d);
+    /* The rules of device_graph_*; NULL: the backend cannot record. */
+    Status (*graph_begin)(Device *d);
+    Status (*graph_end)(Device *d, DeviceGraph **out);
+    Status (*graph_launch)(Device *d, DeviceGraph *g);
+    void (*graph_free)(DeviceGraph *g);
 } DeviceMemory;
 
 Status cpu_device_open(Device **out);

@@ -21,7 +21,8 @@ typedef struct Device Device;
 typedef struct Kernels Kernels;
 typedef struct DeviceMemory DeviceMemory; /* kernels/backend.h */
 
-typedef enum DeviceKind { DEVICE_CPU, DEVICE_CUDA } DeviceKind;
+/* DEVICE_DRY: addresses without memory, kernels that do nothing (device_open_dry). */
+typedef enum DeviceKind { DEVICE_CPU, DEVICE_CUDA, DEVICE_DRY } DeviceKind;
 
 /* Bump allocator over large blocks, with free lists by exact size. */
 typedef struct ArenaBlock ArenaBlock;
@@ -77,6 +78,25 @@ void device_release(Device *d, void *memory);
 Status device_push(Device *d, Tensor dst, const void *src);
 Status device_pull(Device *d, void *dst, Tensor src);
 Status device_sync(Device *d);
+
+/* Data of a coming step. device_stage: as device_push, but the copy may run beside the kernels that
+ * were launched before; `dst` has the data after device_commit(), in order with the kernels. */
+Status device_stage(Device *d, Tensor dst, const void *src);
+Status device_commit(Device *d);
+/* Whether kernels run on after their call returned: then it pays to prepare the next step. */
+bool device_is_async(const Device *d);
+
+/* Graphs: what is called on the device between begin and end is recorded instead of run; launch
+ * runs it, with the same addresses. In between only kernels may be called (no push, pull, sync,
+ * growing arena). end must follow begin even when a kernel failed. STATUS_DEVICE where nothing was
+ * recorded.
+ */
+typedef struct DeviceGraph DeviceGraph;
+bool device_can_capture(const Device *d);
+Status device_graph_begin(Device *d);
+Status device_graph_end(Device *d, DeviceGraph **out);
+Status device_graph_launch(Device *d, DeviceGraph *g);
+void device_graph_free(Device *d, DeviceGraph *g);
 
 /* The CPU's worker threads (OpenMP); 0: the machine's default. */
 void device_set_threads(int threads);

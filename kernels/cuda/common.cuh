@@ -24,6 +24,13 @@ typedef struct GemmCache GemmCache;
 #define STAGING_BUFFERS 4
 #define STAGING_BYTES   ((size_t)8 << 20)
 #define TIMER_SLOTS     4
+#define FEEDS           8
+
+/* One destination of device_stage(): its data waits in `staged` until device_commit(). */
+typedef struct Feed {
+    void *dst, *staged, *pinned;
+    size_t capacity, pending; /* bytes; pending 0: nothing waits */
+} Feed;
 
 /* Device.backend of a CUDA device. */
 typedef struct CudaBackend {
@@ -35,6 +42,10 @@ typedef struct CudaBackend {
     cudaEvent_t staging_free[STAGING_BUFFERS];
     int staging_next;
     cudaEvent_t timer[TIMER_SLOTS];
+    cudaStream_t copies; /* of the feeds: runs beside `stream` */
+    Feed feeds[FEEDS];
+    int feed_count;
+    cudaEvent_t arrived, taken; /* all staged data; the copies of the last commit */
     GemmCache *gemm;
 } CudaBackend;
 
@@ -86,7 +97,7 @@ static inline bool is_aligned(const void *p, size_t bytes) {
     return (uintptr_t)p % bytes == 0;
 }
 
-/* ---- memory of a kernel's own ------------------------------------------------------------------
+/* ---- memory of a kernel's own -------------------------------------------------------------------
  */
 
 /* scratch_take() from d->scratch; scratch_done() empties it again (stream order keeps the contents
@@ -155,8 +166,15 @@ static __device__ __forceinline__ float reciprocal(float y) {
     return r;
 }
 
+/* e^x to two units in the last place or so; 0 where the result would be denormal. */
+static __device__ __forceinline__ float exponential(float x) {
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x * 1.4426950408889634f));
+    return r;
+}
+
 static __device__ __forceinline__ float logistic(float x) {
-    return reciprocal(1.0f + __expf(-x));
+    return reciprocal(1.0f + exponential(-x));
 }
 
 /* Phi(x) and x phi(x) of the standard normal distribution: gelu = x Phi, gelu' = Phi + x phi. The
@@ -164,7 +182,7 @@ static __device__ __forceinline__ float logistic(float x) {
  * shares its exponential with the density. */
 static __device__ __forceinline__ void normal_parts(float x, float *area, float *slope) {
     const float t = reciprocal(1.0f + 0.2316418882f * fabsf(x)); /* 0.3275911 / sqrt(2) */
-    const float e = __expf(-0.5f * x * x);
+    const float e = exponential(-0.5f * x * x);
     float poly = 1.061405429f * t - 1.453152027f;
     poly = poly * t + 1.421413741f;
     poly = poly * t - 0.284496736f;
@@ -186,8 +204,7 @@ static __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
-/* ---- second stage of every two-stage reduction
- * ---------------------------------------------------- */
+/* ---- second stage of every two-stage reduction ---------------------------------------------- */
 
 /* out[n] (+)= alpha * sum over p of partial[p * stride + n], in a fixed order. */
 Status reduce_partials(Device *d, Grad out, const float *partial, int64_t parts, int64_t stride,

@@ -17,15 +17,12 @@ extern "C" {
  * or when the build holds no code for the card. */
 Status cuda_device_open(int index, Device **out);
 
-/* A recorded sequence of kernels. */
-typedef struct CudaGraph CudaGraph;
-
 /* Records what is called on the device until cuda_graph_end() instead of running it. In between
  * only kernels may be called: a pull, a sync or a growing arena fails the recording. */
 Status cuda_graph_begin(Device *d);
-Status cuda_graph_end(Device *d, CudaGraph **out);
-Status cuda_graph_launch(Device *d, CudaGraph *g);
-void cuda_graph_free(CudaGraph *g);
+Status cuda_graph_end(Device *d, DeviceGraph **out);
+Status cuda_graph_launch(Device *d, DeviceGraph *g);
+void cuda_graph_free(DeviceGraph *g);
 
 /* Time on the device: mark slot 0 to 3 in the stream; milliseconds between two marks (waits). */
 Status cuda_timer_mark(Device *d, int slot);

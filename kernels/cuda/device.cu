@@ -8,7 +8,7 @@ extern "C" {
 #include "kernels/backend.h"
 }
 
-struct CudaGraph {
+struct DeviceGraph {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
 };
@@ -24,7 +24,7 @@ Status cuda_fault(cudaError_t code, const char *doing) {
     return status_set(STATUS_DEVICE, "CUDA: %s: %s", doing, cudaGetErrorString(code));
 }
 
-/* ---- memory ------------------------------------------------------------------------------------
+/* ---- memory -------------------------------------------------------------------------------------
  */
 
 static Status memory_alloc(Device *d, size_t bytes, void **out) {
@@ -136,11 +136,99 @@ static Status memory_available(Device *d, size_t *available, size_t *total) {
     return STATUS_OK;
 }
 
+/* ---- data of the next step: host -> pinned -> staged on a stream of its own, then into place
+ * ------
+ */
+
+static Status feed_new(Device *d, void *dst, size_t bytes, Feed **out) {
+    CudaBackend *b = backend_of(d);
+    *out = NULL;
+    if (b->feed_count == FEEDS) return STATUS_OK;
+    Feed *f = &b->feeds[b->feed_count];
+    memset(f, 0, sizeof *f);
+    TRY(arena_take(&d->state, bytes, &f->staged));
+    CUDA_TRY(cudaMallocHost(&f->pinned, bytes), "pinning host memory");
+    f->dst = dst;
+    f->capacity = bytes;
+    b->feed_count++;
+    *out = f;
+    return STATUS_OK;
+}
+
+static Status feed_find(Device *d, void *dst, size_t bytes, Feed **out) {
+    CudaBackend *b = backend_of(d);
+    for (int i = 0; i < b->feed_count; i++) {
+        if (b->feeds[i].dst != dst || b->feeds[i].capacity < bytes) continue;
+        *out = &b->feeds[i];
+        return STATUS_OK;
+    }
+    return feed_new(d, dst, bytes, out);
+}
+
+static Status feed_stage(Device *d, void *dst, const void *src, size_t bytes) {
+    CudaBackend *b = backend_of(d);
+    Feed *f;
+    CUDA_TRY(cudaSetDevice(d->index), "selecting the card");
+    TRY(feed_find(d, dst, bytes, &f));
+    if (!f)
+        return memory_push(d, dst, src, bytes); /* too many of them: in order, without overlap */
+    /* The pinned copy is free when the last transfer has left it, the staged one when the last
+     * commit has emptied it. */
+    CUDA_TRY(cudaStreamSynchronize(b->copies), "waiting for a copy");
+    CUDA_TRY(cudaStreamWaitEvent(b->copies, b->taken, 0), "waiting for a copy");
+    for (size_t done = 0; done < bytes;) {
+        const size_t part = bytes - done < STAGING_BYTES ? bytes - done : STAGING_BYTES;
+        memcpy((char *)f->pinned + done, (const char *)src + done, part);
+        CUDA_TRY(cudaMemcpyAsync((char *)f->staged + done, (char *)f->pinned + done, part,
+                                 cudaMemcpyHostToDevice, b->copies),
+                 "copying to the card");
+        done += part;
+    }
+    f->pending = bytes;
+    return STATUS_OK;
+}
+
+static Status feed_commit(Device *d) {
+    CudaBackend *b = backend_of(d);
+    bool any = false;
+    for (int i = 0; i < b->feed_count; i++) any = any || b->feeds[i].pending > 0;
+    if (!any) return STATUS_OK;
+    CUDA_TRY(cudaSetDevice(d->index), "selecting the card");
+    CUDA_TRY(cudaEventRecord(b->arrived, b->copies), "recording an event");
+    CUDA_TRY(cudaStreamWaitEvent(b->stream, b->arrived, 0), "waiting for a copy");
+    for (int i = 0; i < b->feed_count; i++) {
+        Feed *f = &b->feeds[i];
+        if (f->pending == 0) continue;
+        CUDA_TRY(
+            cudaMemcpyAsync(f->dst, f->staged, f->pending, cudaMemcpyDeviceToDevice, b->stream),
+            "copying on the card");
+        f->pending = 0;
+    }
+    CUDA_TRY(cudaEventRecord(b->taken, b->stream), "recording an event");
+    return STATUS_OK;
+}
+
+static Status feeds_open(CudaBackend *b) {
+    CUDA_TRY(cudaStreamCreateWithFlags(&b->copies, cudaStreamNonBlocking), "creating a stream");
+    CUDA_TRY(cudaEventCreateWithFlags(&b->arrived, cudaEventDisableTiming), "creating an event");
+    CUDA_TRY(cudaEventCreateWithFlags(&b->taken, cudaEventDisableTiming), "creating an event");
+    return STATUS_OK;
+}
+
+/* What is staged lies in the arena "state" and goes with it. */
+static void feeds_close(CudaBackend *b) {
+    for (int i = 0; i < b->feed_count; i++) (void)cudaFreeHost(b->feeds[i].pinned);
+    if (b->arrived) (void)cudaEventDestroy(b->arrived);
+    if (b->taken) (void)cudaEventDestroy(b->taken);
+    if (b->copies) (void)cudaStreamDestroy(b->copies);
+}
+
 static void memory_close(Device *d) {
     CudaBackend *b = backend_of(d);
     if (!b) return;
     (void)cudaSetDevice(d->index);
     gemm_close(b->gemm);
+    feeds_close(b);
     for (int i = 0; i < STAGING_BUFFERS; i++) {
         if (b->staging_free[i]) (void)cudaEventDestroy(b->staging_free[i]);
         if (b->staging[i]) (void)cudaFreeHost(b->staging[i]);
@@ -153,11 +241,12 @@ static void memory_close(Device *d) {
 }
 
 static const DeviceMemory cuda_memory = {
-    memory_alloc, memory_release,   memory_push,  memory_pull,
-    memory_sync,  memory_available, memory_close,
+    memory_alloc,     memory_release,    memory_push,     memory_pull, memory_sync,
+    memory_available, memory_close,      feed_stage,      feed_commit, cuda_graph_begin,
+    cuda_graph_end,   cuda_graph_launch, cuda_graph_free,
 };
 
-/* ---- open --------------------------------------------------------------------------------------
+/* ---- open ---------------------------------------------------------------------------------------
  */
 
 __global__ void probe_kernel(void) {}
@@ -202,6 +291,7 @@ static Status backend_open(Device *d, const cudaDeviceProp *card) {
     CUDA_TRY(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "creating a stream");
     for (int i = 0; i < TIMER_SLOTS; i++)
         CUDA_TRY(cudaEventCreate(&b->timer[i]), "creating an event");
+    TRY(feeds_open(b));
     return gemm_open(d, &b->gemm);
 }
 
@@ -233,8 +323,7 @@ Status cuda_device_open(int index, Device **out) {
     return STATUS_OK;
 }
 
-/* ---- graphs and timers
- * --------------------------------------------------------------------------- */
+/* ---- graphs and timers ---------------------------------------------------------------------- */
 
 Status cuda_graph_begin(Device *d) {
     CUDA_TRY(cudaStreamBeginCapture(stream_of(d), cudaStreamCaptureModeThreadLocal),
@@ -242,11 +331,11 @@ Status cuda_graph_begin(Device *d) {
     return STATUS_OK;
 }
 
-Status cuda_graph_end(Device *d, CudaGraph **out) {
+Status cuda_graph_end(Device *d, DeviceGraph **out) {
     *out = NULL;
     cudaGraph_t graph = NULL;
     CUDA_TRY(cudaStreamEndCapture(stream_of(d), &graph), "recording a graph");
-    CudaGraph *g;
+    DeviceGraph *g;
     Status status = mem_alloc((void **)&g, 1, sizeof *g, "CUDA graph");
     if (status != STATUS_OK) {
         (void)cudaGraphDestroy(graph);
@@ -262,12 +351,12 @@ Status cuda_graph_end(Device *d, CudaGraph **out) {
     return STATUS_OK;
 }
 
-Status cuda_graph_launch(Device *d, CudaGraph *g) {
+Status cuda_graph_launch(Device *d, DeviceGraph *g) {
     CUDA_TRY(cudaGraphLaunch(g->exec, stream_of(d)), "replaying a graph");
     return STATUS_OK;
 }
 
-void cuda_graph_free(CudaGraph *g) {
+void cuda_graph_free(DeviceGraph *g) {
     if (!g) return;
     if (g->exec) (void)cudaGraphExecDestroy(g->exec);
     if (g->graph) (void)cudaGraphDestroy(g->graph);
