@@ -37,15 +37,23 @@ static Status update(AdamW *o, int64_t offset, int64_t count, float weight_decay
                                o->lr, o->control, a->beta1, a->beta2, a->eps, weight_decay);
 }
 
-Status adamw_step(AdamW *o, double lr) {
+Status adamw_set_lr(AdamW *o, double lr) {
+    float rate = (float)lr;
+    return device_push(o->params->device, o->lr, &rate);
+}
+
+Status adamw_apply(AdamW *o) {
     const Params *p = o->params;
     const AdamWOptions *a = &o->options;
     Device *d = p->device;
-    float rate = (float)lr;
-    TRY(device_push(d, o->lr, &rate));
     TRY(d->k->grad_norm(d, o->control, o->taken, p->grad, a->clip_norm, a->beta1, a->beta2));
     TRY(update(o, 0, p->decayed, a->weight_decay));
     return update(o, p->decayed, p->flat - p->decayed, 0.0f);
+}
+
+Status adamw_step(AdamW *o, double lr) {
+    TRY(adamw_set_lr(o, lr));
+    return adamw_apply(o);
 }
 
 Status adamw_report(AdamW *o, float *norm, float *clip) {

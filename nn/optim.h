@@ -18,8 +18,11 @@ typedef struct AdamW {
 } AdamW;
 
 Status adamw_init(AdamW *o, Params *p, AdamWOptions options);
-/* One step with the gradients in params. Nothing changes when the norm is not finite. */
+/* One step with the gradients in params. Nothing changes when the norm is not finite. The two
+ * halves: the rate goes to the device, kernels alone do the rest (so that they can be recorded). */
 Status adamw_step(AdamW *o, double lr);
+Status adamw_set_lr(AdamW *o, double lr);
+Status adamw_apply(AdamW *o);
 /* Norm and clip coefficient of the last step (waits for the device). */
 Status adamw_report(AdamW *o, float *norm, float *clip);
 Status adamw_taken(AdamW *o, int64_t *taken);

@@ -289,7 +289,7 @@ Status tape_backward(Tape *t, Var *loss, float seed) {
     if (!loss->wants_grad) return STATUS_OK; /* nothing depends on a parameter */
     Grad g = tape_grad(t, loss);
     TRY(tape_status(t));
-    Status s = device_push(t->device, g.t, &seed);
+    Status s = t->device->k->fill(t->device, g.t, seed);
     for (int64_t i = t->nodes - 1; i >= 0 && s == STATUS_OK; i--) {
         Node *n = node_at(t, i);
         s = run_node(t, n);

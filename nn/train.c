@@ -124,6 +124,7 @@ static Status run_epoch(Loop *l) {
     const TrainTask *task = l->task;
     TrainState *s = l->state;
     int64_t epoch = s->epoch;
+    batch_forget(l);
     TRY(status_context(task->begin_epoch(task->user, epoch, s->cursor), "epoch %" PRId64, epoch));
     while (s->epoch == epoch) {
         if (train_stop_requested()) return STATUS_STOPPED;
@@ -184,7 +185,7 @@ static Status start(Loop *l) {
     l->start_s = l->saved_s = seconds_now();
     l->loss = l->grad_norm = l->metric = NAN;
     window_reset(l);
-    return STATUS_OK;
+    return passes_init(l);
 }
 
 /* Steps until the run is finished (OK), out of time (END), stopped, or failed. */
@@ -230,6 +231,8 @@ Status train_run(const TrainTask *task, const TrainOptions *o, Tape *t, AdamW *o
               .listener_user = listener_user};
     Status s = start(&l);
     if (s == STATUS_OK) s = run(&l);
+    passes_free(&l);
+    mem_free(l.batch.names.text);
     mem_free(l.names.text);
     return s;
 }

@@ -1,10 +1,12 @@
 /* The training loop: knows nothing of models or data; a task hands it losses and batches.
  *
- * One optimiser step = `accumulate` micro-steps (next, loss, backward), clip, AdamW. Non-finite
- * gradient norm or loss: the step is skipped and counted, the batch's sample names are logged, and
- * 10 in a row end the run with STATUS_NUMERIC; the last good checkpoint stays. SIGTERM/SIGINT
- * (through train_request_stop) save and end with STATUS_STOPPED. Resume continues with the same
- * bits as an uninterrupted run.
+ * One optimiser step = `accumulate` micro-steps (next, push, loss, backward), clip, AdamW. Where
+ * the device can, the first step of a process runs call by call and the later ones as recorded
+ * graphs; the batch after is fetched and pushed while a step runs. Neither changes a bit.
+ * Non-finite gradient norm or loss: the step is skipped and counted, the batch's sample names are
+ * logged, and 10 in a row end the run with STATUS_NUMERIC; the last good checkpoint stays.
+ * SIGTERM/SIGINT (through train_request_stop) save and end with STATUS_STOPPED. Resume continues
+ * with the same bits as an uninterrupted run.
  *
  * A checkpoint that the disk refuses in the middle of a run is logged and tried again a minute
  * later; at the end it is an error. When the data fails, what was learnt so far is saved before the
@@ -24,9 +26,14 @@ typedef struct TrainTask {
      * size. STATUS_STOPPED: it saw a stop request while waiting; the unfinished step then never
      * happened. */
     Status (*next)(void *user, int64_t *samples);
-    /* Forward pass of the fetched batch, up to a scalar F32 loss. step and micro key the random
-     * streams. */
-    Var *(*loss)(void *user, Tape *t, int64_t step, int64_t micro);
+    /* The fetched batch to the device, with device_stage, always to the same addresses: the step
+     * before may still be running. step and micro key the random streams. NULL: loss() does it,
+     * which rules out graphs and fetching ahead. */
+    Status (*push)(void *user, int64_t step, int64_t micro);
+    /* Forward pass over the `batch` samples that were pushed, up to a scalar F32 loss: ops on
+     * device memory alone, the same ones in every step. Only when a step is recorded or run call by
+     * call, and on a dry device with any batch (nn/plan.h), is it called. */
+    Var *(*loss)(void *user, Tape *t, int64_t batch);
     /* Metric of the current weights (higher is better); called between steps. May be NULL. The task
      * adds its own named numbers to the record. */
     Status (*validate)(void *user, int64_t step, double *metric, JsonWriter *record);
@@ -50,6 +57,8 @@ typedef struct TrainOptions {
     double save_minutes;      /* 0: off */
     int keep;
     int give_up_after; /* non-finite steps in a row: 10 */
+    bool no_graphs;    /* every step call by call */
+    int fetch_ahead;   /* 0: where the device is asynchronous; 1: always; -1: never */
     const SafeMeta *meta;
     int64_t meta_count;
 } TrainOptions;

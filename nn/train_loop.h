@@ -10,6 +10,22 @@ typedef struct NameBuffer {
     int64_t used, capacity, count;
 } NameBuffer;
 
+/* A micro-batch that was fetched and staged, perhaps while the step before ran. */
+typedef struct Batch {
+    bool fetched;
+    Status status; /* of next() and push(), for the step that wants the batch */
+    char message[1024];
+    int64_t samples;
+    NameBuffer names;
+} Batch;
+
+/* A step as graphs: the first micro-step sets the gradients, later ones add to them. */
+typedef struct StepGraphs {
+    DeviceGraph *first, *later, *update;
+    int64_t batch; /* samples of a micro-step that they were recorded for; 0: not recorded */
+    bool refused;
+} StepGraphs;
+
 /* What was gathered since the last "train" record. */
 typedef struct Window {
     double loss_sum, wait_s, start_s;
@@ -24,7 +40,12 @@ typedef struct Loop {
     TrainState *state;
     TrainListener listener;
     void *listener_user;
-    NameBuffer names;
+    NameBuffer names; /* of the step's samples */
+    Batch batch;
+    Tensor micro_loss, losses; /* F32 [1], of the running micro-step; F32 [accumulate] */
+    float *host_losses;
+    StepGraphs graphs;
+    int64_t eager_batch; /* samples of the last micro-step that ran call by call; 0: none yet */
     Window window;
     int64_t total_steps;
     int64_t saved_step;                 /* -1: none */
@@ -47,6 +68,25 @@ Status record_save(Loop *l, double seconds);
 Status record_end(Loop *l, const char *reason);
 /* Runs the task's validation in the middle of building its record. */
 Status record_validate(Loop *l);
+
+/* Batches (train_batch.c). */
+Status names_append(NameBuffer *to, const NameBuffer *from);
+void names_text(const NameBuffer *b, char *out, size_t size);
+/* The batch of a micro-step on its way to the device; `samples` of it. */
+Status batch_take(Loop *l, int64_t micro, int64_t *samples);
+/* Fetches a coming one now, when that pays; a failure waits in l->batch. */
+void batch_ahead(Loop *l, int64_t step, int64_t micro);
+void batch_forget(Loop *l);
+
+/* The passes of a step, recorded or not (train_pass.c). */
+Status passes_init(Loop *l);
+void passes_free(Loop *l);
+/* Before the first micro-step. */
+void passes_begin(Loop *l);
+/* Forward and backward over the pushed batch; its loss goes to l->losses. */
+Status pass_micro(Loop *l, int64_t micro, int64_t samples);
+/* The optimiser's part. Nothing changes when a loss or the gradient norm is not finite. */
+Status pass_update(Loop *l);
 
 /* One optimiser step (train_step.c). STATUS_END: the epoch's data is used up, nothing was done. */
 Status step_run(Loop *l);

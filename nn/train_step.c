@@ -1,86 +1,41 @@
-/* One optimiser step: micro-steps, the guard against values that are not finite, AdamW. */
+/* One optimiser step: micro-steps, update, the guard against values that are not finite. The host
+ * looks at a step's numbers before the next one starts; what it has to prepare for that one is done
+ * by then.
+ */
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "core/log.h"
-#include "core/memory.h"
 #include "nn/train_loop.h"
 
-#define NAMES_SHOWN 8
-
-/* ---- names of the samples, for the guard's message -------------------------------------- */
-
-static Status names_add(NameBuffer *b, const char *name) {
-    int64_t size = (int64_t)strlen(name) + 1;
-    if (b->used + size > b->capacity) {
-        int64_t capacity = 2 * (b->used + size);
-        void *text = b->text;
-        TRY(mem_grow(&text, capacity, 1, "sample names"));
-        b->text = text;
-        b->capacity = capacity;
-    }
-    memcpy(b->text + b->used, name, (size_t)size);
-    b->used += size;
-    b->count++;
-    return STATUS_OK;
-}
-
-/* Names are copied for every micro-step: a norm that is not finite shows itself after the last one.
- */
-static Status names_collect(Loop *l) {
-    const TrainTask *task = l->task;
-    if (!task->batch_name) return STATUS_OK;
-    const char *name;
-    for (int64_t i = 0; (name = task->batch_name(task->user, i)); i++)
-        TRY(names_add(&l->names, name));
-    return STATUS_OK;
-}
-
-static void names_text(const NameBuffer *b, char *out, size_t size) {
-    const char *name = b->text;
-    size_t used = 0;
-    out[0] = '\0';
-    for (int64_t i = 0; i < b->count && i < NAMES_SHOWN && used < size; i++) {
-        used += (size_t)snprintf(out + used, size - used, "%s%s", i ? ", " : " Samples: ", name);
-        name += strlen(name) + 1;
-    }
-    if (b->count > NAMES_SHOWN && used < size)
-        snprintf(out + used, size - used, " and %" PRId64 " more", b->count - NAMES_SHOWN);
-}
-
-/* ---- the step --------------------------------------------------------------------------- */
-
-/* Forward and backward of one micro-batch; the loss comes back to the host. */
-static Status micro_step(Loop *l, int64_t micro, float *loss) {
-    Tape *t = l->tape;
-    tape_reset(t, true);
-    Var *v = l->task->loss(l->task->user, t, l->state->step, micro);
-    TRY(tape_status(t));
-    if (!v || tensor_is_none(v->value) || v->value.dtype != DTYPE_F32 ||
-        tensor_count(v->value) != 1)
-        return status_set(STATUS_INTERNAL, "the task's loss is no F32 scalar");
-    TRY(tape_backward(t, v, 1.0f / (float)l->options->accumulate));
-    return device_pull(tape_device(t), loss, v->value);
-}
-
-/* All micro-steps; `samples` counts what next() gave. */
-static Status accumulate(Loop *l, int64_t *samples, double *loss) {
+/* All micro-steps; `samples` counts what next() gave. While the device works on one, the next is
+ * fetched. */
+static Status accumulate(Loop *l, int64_t *samples) {
     int64_t micros = l->options->accumulate;
-    double sum = 0.0;
     *samples = 0;
     l->names.used = l->names.count = 0;
-    params_begin_step(l->optim->params);
     for (int64_t micro = 0; micro < micros; micro++) {
-        float value = NAN;
-        TRY(l->task->next(l->task->user, samples));
-        TRY(names_collect(l));
-        TRY(micro_step(l, micro, &value));
-        sum += value;
+        int64_t count;
+        TRY(batch_take(l, micro, &count));
+        if (micro == 0) passes_begin(l);
+        TRY(pass_micro(l, micro, count));
+        if (micro + 1 < micros) batch_ahead(l, l->state->step, micro + 1);
+        *samples += count;
     }
-    *loss = sum / (double)micros;
-    return params_finish_grads(l->optim->params);
+    return STATUS_OK;
+}
+
+/* Waits for the device. */
+static Status read_numbers(Loop *l) {
+    int64_t micros = l->options->accumulate;
+    float norm, clip;
+    double sum = 0.0;
+    TRY(device_pull(tape_device(l->tape), l->host_losses, l->losses));
+    TRY(adamw_report(l->optim, &norm, &clip));
+    for (int64_t i = 0; i < micros; i++) sum += l->host_losses[i];
+    l->loss = sum / (double)micros;
+    l->grad_norm = norm;
+    return STATUS_OK;
 }
 
 static Status skip(Loop *l) {
@@ -110,21 +65,24 @@ static void advance(Loop *l, int64_t samples) {
     l->epoch_ended = s->step == (s->epoch + 1) * l->options->steps_per_epoch;
 }
 
+static bool is_last_step(const Loop *l) {
+    const TrainState *s = l->state;
+    int64_t done = s->step + 1;
+    return done == (s->epoch + 1) * l->options->steps_per_epoch || done >= l->total_steps;
+}
+
 Status step_run(Loop *l) {
     TrainState *s = l->state;
     int64_t samples;
     l->epoch_ended = false;
-    TRY(accumulate(l, &samples, &l->loss));
+    TRY(accumulate(l, &samples));
     l->lr = schedule_lr(&l->options->schedule, s->step);
-    l->grad_norm = NAN;
-    if (isfinite(l->loss)) {
-        float norm, clip;
-        TRY(adamw_step(l->optim, l->lr));
-        TRY(adamw_report(l->optim, &norm, &clip));
-        l->grad_norm = norm;
-    }
+    TRY(adamw_set_lr(l->optim, l->lr));
+    TRY(pass_update(l));
+    if (!is_last_step(l)) batch_ahead(l, s->step + 1, 0);
+    TRY(read_numbers(l));
     advance(l, samples);
-    /* With a norm that is not finite, adamw_step() has changed nothing. */
+    /* The update has then changed nothing. */
     if (!isfinite(l->grad_norm)) return skip(l);
     s->skipped_row = 0;
     s->loss_sum += l->loss;

@@ -80,33 +80,37 @@ static void fill_targets(TrainerTask *t) {
     for (int64_t i = 0; i < count; i++) t->target_rows[i * classes + t->batch.labels[i]] = on;
 }
 
-static Status push_batch(TrainerTask *t, int64_t step, int64_t micro, Tensor *pixels,
-                         Tensor *targets) {
-    Model *m = t->model;
-    const int64_t count = t->batch.count, size = m->preprocess.image_size;
-    *pixels = tensor_4d(t->pixels.data, DTYPE_U8, count, size, size, 3);
-    *targets = tensor_2d(t->targets.data, DTYPE_F32, count, m->config.classes);
-    fill_targets(t);
-    TRY(device_push(m->device, *pixels, t->batch.pixels));
-    TRY(device_push(m->device, *targets, t->target_rows));
-    return vittt_draw_drop_path(m->vittt, m->device, (uint64_t)settings.train.seed, step, micro,
-                                count);
+static Tensor pixels_of(const TrainerTask *t, int64_t count) {
+    const int64_t size = t->model->preprocess.image_size;
+    return tensor_4d(t->pixels.data, DTYPE_U8, count, size, size, 3);
 }
 
-static Var *loss(void *user, Tape *tape, int64_t step, int64_t micro) {
+static Tensor targets_of(const TrainerTask *t, int64_t count) {
+    return tensor_2d(t->targets.data, DTYPE_F32, count, t->model->config.classes);
+}
+
+static Status push_batch(void *user, int64_t step, int64_t micro) {
+    TrainerTask *t = user;
+    Model *m = t->model;
+    const int64_t count = t->batch.count;
+    if (t->on_micro_step) t->on_micro_step(t->on_micro_step_user, step);
+    fill_targets(t);
+    TRY(device_stage(m->device, pixels_of(t, count), t->batch.pixels));
+    TRY(device_stage(m->device, targets_of(t, count), t->target_rows));
+    return vittt_stage_drop_path(m->vittt, m->device, (uint64_t)settings.train.seed, step, micro,
+                                 count);
+}
+
+static Var *loss(void *user, Tape *tape, int64_t batch) {
     TrainerTask *t = user;
     float mean[3], std[3];
-    Tensor pixels, targets;
-    if (t->on_micro_step) t->on_micro_step(t->on_micro_step_user, step);
-    Status s = push_batch(t, step, micro, &pixels, &targets);
-    if (s != STATUS_OK) return tape_fail(tape, s);
     for (int i = 0; i < 3; i++) {
         mean[i] = (float)t->model->preprocess.mean[i];
         std[i] = (float)t->model->preprocess.std[i];
     }
-    Var *image = op_image_normalise(tape, pixels, mean, std);
+    Var *image = op_image_normalise(tape, pixels_of(t, batch), mean, std);
     Var *logits = vittt_forward(t->model->vittt, tape, image, true);
-    return op_cross_entropy(tape, logits, targets);
+    return op_cross_entropy(tape, logits, targets_of(t, batch));
 }
 
 static const char *batch_name(void *user, int64_t i) {
@@ -123,6 +127,7 @@ TrainTask trainer_task_callbacks(TrainerTask *t) {
     return (TrainTask){.user = t,
                        .begin_epoch = begin_epoch,
                        .next = next_batch,
+                       .push = push_batch,
                        .loss = loss,
                        .validate = t->data->val ? validate : NULL,
                        .batch_name = batch_name,

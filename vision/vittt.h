@@ -54,6 +54,9 @@ void vittt_free(Vittt *m);
  * when drop_path is 0. */
 Status vittt_draw_drop_path(Vittt *m, Device *d, uint64_t seed, int64_t step, int64_t micro,
                             int64_t batch);
+/* The same for a coming step: they are there after device_commit(). */
+Status vittt_stage_drop_path(Vittt *m, Device *d, uint64_t seed, int64_t step, int64_t micro,
+                             int64_t batch);
 
 /* image [B,H,W,3] normalised, act dtype -> logits F32 [B,classes]. Any H, W that are multiples of
  * the patch. training: stochastic depth as drawn. */

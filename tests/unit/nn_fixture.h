@@ -79,9 +79,10 @@ static inline void toy_model(Toy *m) {
     m->b3 = params_add(&m->params, "head.bias", 1, b3, zero, 0);
 }
 
-static inline Toy *toy_new(int64_t batch) {
+/* On a device that the caller has opened; toy_free closes it. */
+static inline Toy *toy_new_on(Device *d, int64_t batch) {
     Toy *m = calloc(1, sizeof *m);
-    check_ok(device_open("cpu", &m->d));
+    m->d = d;
     check_ok(tape_new(m->d, &m->tape));
     params_init(&m->params, m->d);
     toy_model(m);
@@ -97,6 +98,12 @@ static inline Toy *toy_new(int64_t batch) {
     m->metric_slope = 1;
     m->state.seed = 0xfedcba9876543210u;
     return m;
+}
+
+static inline Toy *toy_new(int64_t batch) {
+    Device *d;
+    check_ok(device_open("cpu", &d));
+    return toy_new_on(d, batch);
 }
 
 static inline void toy_free(Toy *m) {
@@ -128,7 +135,10 @@ static inline Status toy_next(void *user, int64_t *samples) {
     return STATUS_OK;
 }
 
-static inline Var *toy_forward(Toy *m, Tape *t) {
+static inline Status toy_push(void *user, int64_t step, int64_t micro) {
+    Toy *m = user;
+    (void)step;
+    (void)micro;
     float x[BATCH * FEATURES], y[BATCH * CLASSES] = {0};
     for (int64_t i = 0; i < m->batch; i++) {
         Rng r = rng_stream(3, RNG_TEST, (uint64_t)m->epoch, (uint64_t)(m->current + i));
@@ -138,18 +148,20 @@ static inline Var *toy_forward(Toy *m, Tape *t) {
         if (m->current + i == m->nan_sample) x[i * FEATURES] = NAN;
         if (m->nan_from_call >= 0 && m->next_calls > m->nan_from_call) x[i * FEATURES] = INFINITY;
     }
-    Status s = device_push(m->d, m->x, x);
-    if (s == STATUS_OK) s = device_push(m->d, m->targets, y);
-    if (s != STATUS_OK) return tape_fail(t, s);
-    Var *h = op_mlp(t, tape_input(t, m->x, "x"), m->w1, m->b1, m->w2, m->b2);
+    TRY(device_stage(m->d, m->x, x));
+    return device_stage(m->d, m->targets, y);
+}
+
+static inline Var *toy_forward(Toy *m, Tape *t, int64_t batch) {
+    Tensor x = tensor_2d(m->x.data, DTYPE_F32, batch, FEATURES);
+    Var *h = op_mlp(t, tape_input(t, x, "x"), m->w1, m->b1, m->w2, m->b2);
     return op_linear(t, h, m->w3, m->b3);
 }
 
-static inline Var *toy_loss(void *user, Tape *t, int64_t step, int64_t micro) {
+static inline Var *toy_loss(void *user, Tape *t, int64_t batch) {
     Toy *m = user;
-    (void)step;
-    (void)micro;
-    return op_cross_entropy(t, toy_forward(m, t), m->targets);
+    Tensor targets = tensor_2d(m->targets.data, DTYPE_F32, batch, CLASSES);
+    return op_cross_entropy(t, toy_forward(m, t, batch), targets);
 }
 
 static inline Status toy_validate(void *user, int64_t step, double *metric, JsonWriter *record) {
@@ -172,7 +184,13 @@ static inline const char *toy_batch_name(void *user, int64_t i) {
 }
 
 static inline TrainTask toy_task(Toy *m) {
-    return (TrainTask){m, toy_begin_epoch, toy_next, toy_loss, toy_validate, toy_batch_name, NULL};
+    return (TrainTask){.user = m,
+                       .begin_epoch = toy_begin_epoch,
+                       .next = toy_next,
+                       .push = toy_push,
+                       .loss = toy_loss,
+                       .validate = toy_validate,
+                       .batch_name = toy_batch_name};
 }
 
 /* ---- state to compare ------------------------------------------------------------------- */
