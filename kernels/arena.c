@@ -25,26 +25,35 @@ struct ArenaFree {
     int64_t count, capacity;
 };
 
+static size_t rounded(size_t bytes) {
+    return bytes ? (bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN : ARENA_ALIGN;
+}
+
 Status arena_init(Arena *a, Device *device, const char *name) {
     *a = (Arena){.device = device, .name = name};
     return STATUS_OK;
 }
 
-void arena_free(Arena *a) {
+static void free_blocks(Arena *a) {
     while (a->blocks) {
         ArenaBlock *block = a->blocks;
         a->blocks = block->older;
         device_release(a->device, block->data);
         mem_free(block);
     }
+    a->current = NULL;
+    a->reserved = a->placed = 0;
+}
+
+void arena_free(Arena *a) {
+    free_blocks(a);
     while (a->free_lists) {
         ArenaFree *list = a->free_lists;
         a->free_lists = list->next;
         mem_free(list->regions);
         mem_free(list);
     }
-    a->current = NULL;
-    a->used = a->reserved = 0;
+    a->used = 0;
 }
 
 static ArenaFree *free_list_find(const Arena *a, size_t bytes) {
@@ -65,34 +74,51 @@ static Status refuse(const Arena *a, size_t bytes) {
         (double)available / mib, (double)total / mib);
 }
 
-/* A new block for at least `bytes`. Doubling is given up before the request is. */
-static Status arena_grow(Arena *a, size_t bytes) {
-    size_t want = a->blocks ? 2 * a->blocks->size : ARENA_FIRST_BLOCK;
-    if (want < bytes) want = bytes;
+static Status add_block(Arena *a, size_t bytes, void *data) {
     ArenaBlock *block;
     TRY(mem_alloc((void **)&block, 1, sizeof *block, "arena block"));
-    void *data = NULL;
-    Status status = device_alloc(a->device, want, &data);
-    if (status != STATUS_OK && want > bytes) {
-        want = bytes;
-        status = device_alloc(a->device, want, &data);
-    }
-    if (status != STATUS_OK) {
-        mem_free(block);
-        return status == STATUS_MEMORY ? refuse(a, want) : status;
-    }
-    *block = (ArenaBlock){.older = a->blocks, .data = data, .size = want};
+    *block = (ArenaBlock){.older = a->blocks, .data = data, .size = bytes};
     if (a->blocks) a->blocks->newer = block;
     a->blocks = a->current = block;
-    a->reserved += want;
+    a->reserved += bytes;
     a->growths++;
+    return STATUS_OK;
+}
+
+/* A new block of `want` bytes; when the device has too little, of `least`. */
+static Status new_block(Arena *a, size_t want, size_t least) {
+    void *data = NULL;
+    Status status = device_alloc(a->device, want, &data);
+    if (status != STATUS_OK && want > least) {
+        want = least;
+        status = device_alloc(a->device, want, &data);
+    }
+    if (status != STATUS_OK) return status == STATUS_MEMORY ? refuse(a, want) : status;
+    status = add_block(a, want, data);
+    if (status != STATUS_OK) device_release(a->device, data);
+    return status;
+}
+
+/* For at least `bytes`. Doubling is given up before the request is. */
+static Status arena_grow(Arena *a, size_t bytes) {
+    const size_t want = a->blocks ? 2 * a->blocks->size : ARENA_FIRST_BLOCK;
+    return new_block(a, want < bytes ? bytes : want, bytes);
+}
+
+Status arena_reserve(Arena *a, size_t bytes) {
+    const size_t size = rounded(bytes);
+    for (const ArenaBlock *block = a->blocks; block; block = block->older)
+        if (block->size >= size) return STATUS_OK;
+    if (a->placed == 0) free_blocks(a);
+    TRY(new_block(a, size, size));
+    if (a->placed == 0) arena_reset(a);
     return STATUS_OK;
 }
 
 Status arena_take(Arena *a, size_t bytes, void **out) {
     *out = NULL;
     if (bytes > SIZE_MAX / 2) return refuse(a, bytes);
-    const size_t size = bytes ? (bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN : ARENA_ALIGN;
+    const size_t size = rounded(bytes);
     ArenaFree *list = free_list_find(a, size);
     if (list && list->count > 0) {
         *out = list->regions[--list->count];
@@ -106,7 +132,10 @@ Status arena_take(Arena *a, size_t bytes, void **out) {
         }
         *out = a->current->data + a->current->top;
         a->current->top += size;
+        a->placed += size;
+        if (a->placed > a->extent) a->extent = a->placed;
     }
+    if (size > a->largest) a->largest = size;
     a->used += size;
     if (a->used > a->peak) a->peak = a->used;
     return STATUS_OK;
@@ -114,7 +143,7 @@ Status arena_take(Arena *a, size_t bytes, void **out) {
 
 void arena_give(Arena *a, void *region, size_t bytes) {
     if (!region) return;
-    const size_t size = bytes ? (bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN : ARENA_ALIGN;
+    const size_t size = rounded(bytes);
     a->used -= size;
     ArenaFree *list = free_list_find(a, size);
     /* Without host memory for the note the region is lost until the next reset: no error. */
@@ -140,7 +169,7 @@ void arena_reset(Arena *a) {
         a->current = block; /* ends at the oldest */
     }
     for (ArenaFree *list = a->free_lists; list; list = list->next) list->count = 0;
-    a->used = 0;
+    a->used = a->placed = 0;
 }
 
 Status arena_tensor(Arena *a, DType dtype, int rank, const int64_t *shape, Tensor *out) {

@@ -31,6 +31,7 @@ typedef struct DeviceMemory {
 } DeviceMemory;
 
 Status cpu_device_open(Device **out);
+Status dry_device_open(Device **out);
 
 /* Instruction sets that kernels/cpu was compiled for: data, so that it can be read on any
  * processor. */

@@ -47,6 +47,16 @@ static Status arenas_init(Device *d) {
     return arena_init(&d->scratch, d, "scratch");
 }
 
+static Status open_arenas(Device *d, Device **out) {
+    const Status status = arenas_init(d);
+    if (status != STATUS_OK) {
+        device_close(d);
+        return status;
+    }
+    *out = d;
+    return STATUS_OK;
+}
+
 static Status cuda_open(const char *spec, Device **out) {
     int index = 0;
     if (spec[4] == ':') {
@@ -78,13 +88,14 @@ Status device_open(const char *spec, Device **out) {
         return status_set(STATUS_USAGE, "unknown device '%s': expected cpu, cuda or cuda:<number>",
                           spec);
     }
-    const Status status = arenas_init(d);
-    if (status != STATUS_OK) {
-        device_close(d);
-        return status;
-    }
-    *out = d;
-    return STATUS_OK;
+    return open_arenas(d, out);
+}
+
+Status device_open_dry(Device **out) {
+    Device *d;
+    *out = NULL;
+    TRY(dry_device_open(&d));
+    return open_arenas(d, out);
 }
 
 void device_close(Device *d) {

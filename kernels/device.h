@@ -35,6 +35,9 @@ typedef struct Arena {
     ArenaFree *free_lists;
     size_t used;     /* bytes handed out now */
     size_t peak;     /* largest `used` ever */
+    size_t placed;   /* bytes below the tops of the blocks, given back or not */
+    size_t extent;   /* largest `placed` ever: what one block must have for the same requests */
+    size_t largest;  /* largest single request ever */
     size_t reserved; /* bytes taken from the device */
     int64_t growths; /* calls to the device's allocator so far: constant after step 1 (tested) */
 } Arena;
@@ -45,6 +48,9 @@ void arena_free(Arena *a);
 Status arena_take(Arena *a, size_t bytes, void **out);
 /* Gives a region back for reuse by a request of the same rounded size. */
 void arena_give(Arena *a, void *region, size_t bytes);
+/* One block of `bytes`, unless some block is that large already; an unused arena gives its smaller
+ * ones back first. Before the first request of a pass. STATUS_MEMORY as arena_take. */
+Status arena_reserve(Arena *a, size_t bytes);
 /* Forgets every region; keeps the blocks. */
 void arena_reset(Arena *a);
 /* A tensor of the given description in the arena. */
@@ -64,6 +70,8 @@ struct Device {
 /* spec: "cpu", "cuda", "cuda:1". STATUS_DEVICE with a plain reason when there is no such device,
  * the driver is too old, or the build lacks CUDA or the card's architecture. */
 Status device_open(const char *spec, Device **out);
+/* A device without memory: to learn what a pass would take. */
+Status device_open_dry(Device **out);
 void device_close(Device *d);
 
 /* Bytes free and in all on the device. */

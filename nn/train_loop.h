@@ -56,6 +56,7 @@ typedef struct Loop {
     bool is_best;      /* the weights of this very step are the best, and not saved yet */
     bool save_pending; /* a save is due, but was put off */
     bool epoch_ended;  /* by the last step */
+    bool planned;      /* the step's memory */
 } Loop;
 
 double seconds_now(void);
@@ -81,6 +82,8 @@ void batch_forget(Loop *l);
 /* The passes of a step, recorded or not (train_pass.c). */
 Status passes_init(Loop *l);
 void passes_free(Loop *l);
+/* Takes the memory of a step in one block. STATUS_MEMORY with advice. */
+Status passes_plan(Loop *l, int64_t batch);
 /* Before the first micro-step. */
 void passes_begin(Loop *l);
 /* Forward and backward over the pushed batch; its loss goes to l->losses. */

@@ -5,6 +5,7 @@
 
 #include "core/log.h"
 #include "core/memory.h"
+#include "nn/plan.h"
 #include "nn/train_loop.h"
 
 Status passes_init(Loop *l) {
@@ -33,6 +34,15 @@ void passes_free(Loop *l) {
         arena_give(&d->state, l->micro_loss.data, tensor_bytes(l->micro_loss));
     if (!tensor_is_none(l->losses)) arena_give(&d->state, l->losses.data, tensor_bytes(l->losses));
     mem_free(l->host_losses);
+}
+
+/* Before the first step of the process. Without push() the loss may need true memory. */
+Status passes_plan(Loop *l, int64_t batch) {
+    const PlanTask plan = {l->optim->params, tape_act(l->tape), l->task->user, l->task->loss};
+    StepPlan out;
+    if (!l->task->push || l->planned) return STATUS_OK;
+    l->planned = true;
+    return plan_reserve(&plan, batch, &out);
 }
 
 /* ---- kernels alone: what may be recorded ------------------------------------------------ */

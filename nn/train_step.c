@@ -17,7 +17,10 @@ static Status accumulate(Loop *l, int64_t *samples) {
     for (int64_t micro = 0; micro < micros; micro++) {
         int64_t count;
         TRY(batch_take(l, micro, &count));
-        if (micro == 0) passes_begin(l);
+        if (micro == 0) {
+            TRY(passes_plan(l, count));
+            passes_begin(l);
+        }
         TRY(pass_micro(l, micro, count));
         if (micro + 1 < micros) batch_ahead(l, l->state->step, micro + 1);
         *samples += count;
