@@ -4,9 +4,8 @@
 
 #include <stdint.h>
 
-#ifdef __CUDACC__
-#define PHILOX_INLINE static __host__ __device__ __forceinline__
-#else
+/* Device code defines PHILOX_INLINE with its own qualifiers before it includes this. */
+#ifndef PHILOX_INLINE
 #define PHILOX_INLINE static inline
 #endif
 

@@ -1,6 +1,8 @@
 /* Training images: normalise, flip, erase and mix in one pass (vittt.md 7.3, 7.4). */
-#include "core/philox.h"
 #include "kernels/cuda/common.cuh"
+
+#define PHILOX_INLINE static __device__ __forceinline__
+#include "core/philox.h"
 
 #define THREADS 256
 
