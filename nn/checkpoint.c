@@ -69,8 +69,9 @@ static Status field_parse(const Field *f, const char *text, Counters *c) {
 
 /* ---- saving ----------------------------------------------------------------------------- */
 
-static Status write_weights(const char *path, Params *p, const Manifest *m, const SafeMeta *meta,
-                            int64_t meta_count) {
+/* `kind`: raw or ema. */
+static Status write_weights(const char *path, Params *p, Tensor block, const char *kind,
+                            const Manifest *m, const SafeMeta *meta, int64_t meta_count) {
     char step[TEXT], epoch[TEXT], metric[TEXT];
     snprintf(step, TEXT, "%" PRId64, m->step);
     snprintf(epoch, TEXT, "%" PRId64, m->epoch);
@@ -79,21 +80,26 @@ static Status write_weights(const char *path, Params *p, const Manifest *m, cons
                             {"ttv.step", step},
                             {"ttv.epoch", epoch},
                             {"ttv.metric", metric},
-                            {"ttv.weights", "raw"}};
+                            {"ttv.weights", kind}};
     int64_t own_count = sizeof own / sizeof own[0];
     void *memory;
     TRY(mem_alloc(&memory, own_count + meta_count, sizeof(SafeMeta), "metadata"));
     SafeMeta *all = memory;
     memcpy(all, own, sizeof own);
     if (meta_count > 0) memcpy(all + own_count, meta, (size_t)meta_count * sizeof(SafeMeta));
-    Status s = params_save(p, path, all, own_count + meta_count);
+    const FlatBlock weights = {"", block};
+    Status s = params_write_blocks(p, path, &weights, 1, all, own_count + meta_count);
     mem_free(memory);
     return s;
 }
 
-static void state_blocks(const AdamW *o, FlatBlock blocks[2]) {
+#define STATE_BLOCKS 3
+
+static int state_blocks(const AdamW *o, FlatBlock blocks[STATE_BLOCKS]) {
     blocks[0] = (FlatBlock){"optim.m.", o->m};
     blocks[1] = (FlatBlock){"optim.v.", o->v};
+    if (o->ema) blocks[2] = (FlatBlock){"optim.ema.", o->ema->average};
+    return o->ema ? 3 : 2;
 }
 
 static Status write_state(const char *path, Params *p, AdamW *o, const TrainState *s) {
@@ -105,9 +111,9 @@ static Status write_state(const char *path, Params *p, AdamW *o, const TrainStat
         field_print(&fields[i], &c, text[i]);
         meta[i + 2] = (SafeMeta){fields[i].key, text[i]};
     }
-    FlatBlock blocks[2];
-    state_blocks(o, blocks);
-    return params_write_blocks(p, path, blocks, 2, meta, FIELDS + 2);
+    FlatBlock blocks[STATE_BLOCKS];
+    int count = state_blocks(o, blocks);
+    return params_write_blocks(p, path, blocks, count, meta, FIELDS + 2);
 }
 
 static Status make_folder(const char *run_folder) {
@@ -118,21 +124,34 @@ static Status make_folder(const char *run_folder) {
     return s;
 }
 
-Status checkpoint_save(const char *run_folder, Params *p, AdamW *o, const TrainState *s,
-                       double metric, bool is_best, int keep, const SafeMeta *meta,
-                       int64_t meta_count) {
-    Manifest m = {.step = s->step, .epoch = s->epoch, .metric = metric};
-    char *weights = NULL, *state = NULL;
-    TRY(status_context(params_check_finite(p), "step %" PRId64 " is not saved", s->step));
-    TRY(make_folder(run_folder));
-    TRY(manifest_choose_names(run_folder, &m));
-    Status status = path_join(&weights, run_folder, m.weights);
-    if (status == STATUS_OK) status = path_join(&state, run_folder, m.state);
-    if (status == STATUS_OK) status = write_weights(weights, p, &m, meta, meta_count);
+static Status write_files(const char *run_folder, Params *p, AdamW *o, const TrainState *s,
+                          const Manifest *m, const SafeMeta *meta, int64_t meta_count) {
+    char *weights = NULL, *state = NULL, *ema = NULL;
+    Status status = path_join(&weights, run_folder, m->weights);
+    if (status == STATUS_OK) status = path_join(&state, run_folder, m->state);
+    if (status == STATUS_OK) status = path_join(&ema, run_folder, m->ema);
+    if (status == STATUS_OK)
+        status = write_weights(weights, p, p->master, "raw", m, meta, meta_count);
+    if (status == STATUS_OK && m->has_ema)
+        status = write_weights(ema, p, o->ema->average, "ema", m, meta, meta_count);
     if (status == STATUS_OK) status = write_state(state, p, o, s);
     mem_free(weights);
     mem_free(state);
-    TRY(status);
+    mem_free(ema);
+    return status;
+}
+
+Status checkpoint_save(const char *run_folder, Params *p, AdamW *o, const TrainState *s,
+                       double metric, bool is_best, int keep, const SafeMeta *meta,
+                       int64_t meta_count) {
+    Manifest m = {.step = s->step, .epoch = s->epoch, .metric = metric, .has_ema = o->ema != NULL};
+    if (o->ema && o->ema->swapped)
+        return status_set(STATUS_INTERNAL,
+                          "averaged weights stand in for the trained ones: no save");
+    TRY(status_context(params_check_finite(p), "step %" PRId64 " is not saved", s->step));
+    TRY(make_folder(run_folder));
+    TRY(manifest_choose_names(run_folder, &m));
+    TRY(write_files(run_folder, p, o, s, &m, meta, meta_count));
     TRY(manifest_measure(run_folder, &m));
     /* best before last: a run that dies in between resumes from the old last, comes to the same
      * best again, and never believes in a best that best.json does not name. */
@@ -165,6 +184,19 @@ Status checkpoint_find(const char *run_folder, const char *which, char **weights
     return join_both(run_folder, &m, weights, state);
 }
 
+Status checkpoint_find_ema(const char *run_folder, const char *which, char **weights) {
+    Manifest m;
+    char *raw, *state;
+    TRY(checkpoint_find(run_folder, which, &raw, &state));
+    mem_free(raw);
+    mem_free(state);
+    TRY(manifest_read(run_folder, which, &m));
+    if (!m.has_ema)
+        return status_set(STATUS_DATA, "the %s checkpoint of %s holds no averaged weights", which,
+                          run_folder);
+    return path_join(weights, run_folder, m.ema);
+}
+
 Status checkpoint_resolve(const char *path, char **weights) {
     *weights = NULL;
     if (!file_is_folder(path)) return mem_string(weights, path);
@@ -191,18 +223,34 @@ Status checkpoint_resolve(const char *path, char **weights) {
 
 /* ---- resuming --------------------------------------------------------------------------- */
 
+/* Averaged weights are a part of the state or not: a run may begin to average later (from the
+ * weights of then), but not stop without a word. */
+static Status state_expected(const SafeFile *state, const Params *p, const AdamW *o,
+                             FlatBlock blocks[STATE_BLOCKS], int *count) {
+    *count = state_blocks(o, blocks);
+    bool has_ema = safetensors_count(state) == STATE_BLOCKS * p->count;
+    if (o->ema && !has_ema) *count = STATE_BLOCKS - 1;
+    if (o->ema || !has_ema) return STATUS_OK;
+    return status_set(STATUS_USAGE,
+                      "%s: the run averages its weights, it cannot go on without that",
+                      safetensors_path(state));
+}
+
 /* Everything is checked before the first value is touched. */
 static Status restore(const SafeFile *weights, const SafeFile *state, Params *p, AdamW *o,
                       TrainState *s) {
     Counters c = {0};
-    FlatBlock blocks[2];
-    state_blocks(o, blocks);
+    FlatBlock blocks[STATE_BLOCKS];
+    int count;
     for (int i = 0; i < FIELDS; i++)
         TRY(status_context(field_parse(&fields[i], safetensors_meta(state, fields[i].key), &c),
                            "%s", safetensors_path(state)));
-    TRY(status_context(params_check_blocks(p, state, blocks, 2), "%s", safetensors_path(state)));
+    TRY(state_expected(state, p, o, blocks, &count));
+    TRY(status_context(params_check_blocks(p, state, blocks, count), "%s",
+                       safetensors_path(state)));
     TRY(params_load(p, weights, NULL));
-    TRY(status_context(params_read_blocks(p, state, blocks, 2), "%s", safetensors_path(state)));
+    TRY(status_context(params_read_blocks(p, state, blocks, count), "%s", safetensors_path(state)));
+    if (o->ema && count < STATE_BLOCKS) TRY(ema_restart(o->ema));
     TRY(adamw_set_taken(o, c.taken));
     *s = c.train;
     return STATUS_OK;

@@ -2,6 +2,8 @@
  *
  *   checkpoints/step-00001200.safetensors        weights, published names, F32
  *   checkpoints/step-00001200.state.safetensors  optim.m.<name>, optim.v.<name>; counters
+ *   checkpoints/step-00001200.ema.safetensors    averaged weights, when AdamW.ema is set; then the
+ *                                                state has optim.ema.<name> too
  *   last.json, best.json                         manifests, written last
  *   last.safetensors, best.safetensors           links to the weights, for people
  *
@@ -42,7 +44,10 @@ Status checkpoint_save(const char *run_folder, Params *p, AdamW *o, const TrainS
 /* Paths behind a manifest ("last" or "best") after checking sizes and CRCs (mem_free both). */
 Status checkpoint_find(const char *run_folder, const char *which, char **weights, char **state);
 
-/* Restores weights, moments and counters; everything must match the Params. */
+/* Path of the averaged weights behind a manifest (mem_free); STATUS_DATA when it has none. */
+Status checkpoint_find_ema(const char *run_folder, const char *which, char **weights);
+
+/* Restores weights, moments, average and counters; everything must match the Params. */
 Status checkpoint_resume(const char *run_folder, const char *which, Params *p, AdamW *o,
                          TrainState *s);
 

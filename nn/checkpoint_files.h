@@ -18,6 +18,9 @@ typedef struct Manifest {
     char weights[CHECKPOINT_NAME], state[CHECKPOINT_NAME];
     int64_t weights_bytes, state_bytes;
     int64_t weights_crc32c, state_crc32c;
+    bool has_ema; /* averaged weights, a file of their own */
+    char ema[CHECKPOINT_NAME];
+    int64_t ema_bytes, ema_crc32c;
 } Manifest;
 
 /* Reads <run_folder>/<which>.json: STATUS_IO when it cannot be read, STATUS_DATA when it is

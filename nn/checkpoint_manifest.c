@@ -70,19 +70,22 @@ static bool take_pair(JsonCursor *c, const char *key, Manifest *m, unsigned *see
         {"weights_crc32c", &m->weights_crc32c},
         {"state_bytes", &m->state_bytes},
         {"state_crc32c", &m->state_crc32c},
+        {"ema_bytes", &m->ema_bytes},
+        {"ema_crc32c", &m->ema_crc32c},
     };
-    for (unsigned i = 0; i < 6; i++) {
+    for (unsigned i = 0; i < sizeof integers / sizeof integers[0]; i++) {
         if (strcmp(key, integers[i].key) != 0) continue;
         *seen |= 1u << i;
         return json_take_int(c, integers[i].value) && *integers[i].value >= 0;
     }
-    if (strcmp(key, "weights") == 0) {
-        *seen |= 1u << 6;
-        return take_name(c, m->weights);
-    }
-    if (strcmp(key, "state") == 0) {
-        *seen |= 1u << 7;
-        return take_name(c, m->state);
+    const struct {
+        const char *key;
+        char *name;
+    } names[] = {{"weights", m->weights}, {"state", m->state}, {"ema", m->ema}};
+    for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(key, names[i].key) != 0) continue;
+        *seen |= 1u << (8 + i);
+        return take_name(c, names[i].name);
     }
     if (strcmp(key, "metric") == 0)
         m->metric = take_number(c);
@@ -105,7 +108,9 @@ static Status parse(const char *text, size_t size, const char *path, Manifest *m
         if (!take_pair(&c, key, m, &seen))
             return status_set(STATUS_DATA, "%s: bad value of '%s'", path, key);
     }
-    if (seen != 0xff)
+    const unsigned needed = 0x33f, ema = 0x4c0; /* bits in the order of take_pair() */
+    m->has_ema = (seen & ema) != 0;
+    if (seen != (m->has_ema ? needed | ema : needed))
         return status_set(STATUS_DATA,
                           "%s: expected step, epoch, weights, state and their _bytes and _crc32c",
                           path);
@@ -142,7 +147,9 @@ static Status measure(const char *run_folder, const char *name, int64_t *bytes, 
 
 Status manifest_measure(const char *run_folder, Manifest *m) {
     TRY(measure(run_folder, m->weights, &m->weights_bytes, &m->weights_crc32c));
-    return measure(run_folder, m->state, &m->state_bytes, &m->state_crc32c);
+    TRY(measure(run_folder, m->state, &m->state_bytes, &m->state_crc32c));
+    if (!m->has_ema) return STATUS_OK;
+    return measure(run_folder, m->ema, &m->ema_bytes, &m->ema_crc32c);
 }
 
 static Status check(const char *run_folder, const char *name, int64_t bytes, int64_t crc) {
@@ -161,7 +168,8 @@ static Status check(const char *run_folder, const char *name, int64_t bytes, int
 
 Status manifest_check(const char *run_folder, const Manifest *m) {
     TRY(check(run_folder, m->weights, m->weights_bytes, m->weights_crc32c));
-    return check(run_folder, m->state, m->state_bytes, m->state_crc32c);
+    TRY(check(run_folder, m->state, m->state_bytes, m->state_crc32c));
+    return m->has_ema ? check(run_folder, m->ema, m->ema_bytes, m->ema_crc32c) : STATUS_OK;
 }
 
 /* ---- writing ---------------------------------------------------------------------------- */
@@ -179,6 +187,11 @@ static Status format(const Manifest *m, JsonWriter *w) {
     json_pair_string(w, "state", m->state);
     json_pair_int(w, "state_bytes", m->state_bytes);
     json_pair_int(w, "state_crc32c", m->state_crc32c);
+    if (m->has_ema) {
+        json_pair_string(w, "ema", m->ema);
+        json_pair_int(w, "ema_bytes", m->ema_bytes);
+        json_pair_int(w, "ema_crc32c", m->ema_crc32c);
+    }
     json_end_object(w);
     return w->status;
 }

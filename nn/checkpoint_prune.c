@@ -17,11 +17,15 @@ typedef struct StepName {
     int revision; /* 1: the plain name; 2 and up: step-00000012-2 */
 } StepName;
 
-static void make_name(StepName n, bool state, char out[CHECKPOINT_NAME]) {
+/* The files of a step. */
+enum { FILE_WEIGHTS, FILE_STATE, FILE_EMA, FILES };
+static const char *const file_marks[FILES] = {"", ".state", ".ema"};
+
+static void make_name(StepName n, int file, char out[CHECKPOINT_NAME]) {
     char revision[16] = "";
     if (n.revision > 1) snprintf(revision, sizeof revision, "-%d", n.revision);
     snprintf(out, CHECKPOINT_NAME, "checkpoints/step-%08" PRId64 "%s%s.safetensors", n.step,
-             revision, state ? ".state" : "");
+             revision, file_marks[file]);
 }
 
 /* Inverse of make_name for a name inside the folder; false for any other file. */
@@ -31,15 +35,17 @@ static bool parse_name(const char *file, StepName *n) {
     n->step = strtoll(file + 5, &end, 10);
     n->revision = 1;
     if (*end == '-') n->revision = (int)strtol(end + 1, &end, 10);
-    bool state = strcmp(end, ".state.safetensors") == 0;
     if (n->step < 0 || n->revision < 1) return false;
-    make_name(*n, state, again);
-    return strcmp(again + strlen("checkpoints/"), file) == 0;
+    for (int kind = 0; kind < FILES; kind++) {
+        make_name(*n, kind, again);
+        if (strcmp(again + strlen("checkpoints/"), file) == 0) return true;
+    }
+    return false;
 }
 
 static bool names_weights(const Manifest *m, StepName n) {
     char name[CHECKPOINT_NAME];
-    make_name(n, false, name);
+    make_name(n, FILE_WEIGHTS, name);
     return strcmp(m->weights, name) == 0;
 }
 
@@ -75,9 +81,9 @@ static bool is_in_use(const InUse *u, StepName n) {
 
 static Status name_exists(const char *run_folder, StepName n, bool *exists) {
     *exists = false;
-    for (int state = 0; state < 2; state++) {
+    for (int file = 0; file < FILES; file++) {
         char name[CHECKPOINT_NAME], *path;
-        make_name(n, state, name);
+        make_name(n, file, name);
         TRY(path_join(&path, run_folder, name));
         if (file_exists(path)) *exists = true;
         mem_free(path);
@@ -94,8 +100,9 @@ Status manifest_choose_names(const char *run_folder, Manifest *m) {
         TRY(name_exists(run_folder, n, &exists));
         /* Files that no manifest names are left-overs of a save that was killed: overwrite them. */
         if (exists && (!used.known || is_in_use(&used, n))) continue;
-        make_name(n, false, m->weights);
-        make_name(n, true, m->state);
+        make_name(n, FILE_WEIGHTS, m->weights);
+        make_name(n, FILE_STATE, m->state);
+        make_name(n, FILE_EMA, m->ema);
         return STATUS_OK;
     }
     return status_set(STATUS_IO, "%s/checkpoints: step %" PRId64 " was saved too often", run_folder,
@@ -144,9 +151,9 @@ static Status list_steps(const char *folder, StepList *l) {
 }
 
 static void remove_step(const char *run_folder, StepName n) {
-    for (int state = 0; state < 2; state++) {
+    for (int file = 0; file < FILES; file++) {
         char name[CHECKPOINT_NAME], *path;
-        make_name(n, state, name);
+        make_name(n, file, name);
         if (path_join(&path, run_folder, name) != STATUS_OK) return;
         if (unlink(path) != 0 && errno != ENOENT)
             log_warn("cannot remove the old checkpoint '%s': %s", path, strerror(errno));

@@ -48,7 +48,8 @@ Status adamw_apply(AdamW *o) {
     Device *d = p->device;
     TRY(d->k->grad_norm(d, o->control, o->taken, p->grad, a->clip_norm, a->beta1, a->beta2));
     TRY(update(o, 0, p->decayed, a->weight_decay));
-    return update(o, p->decayed, p->flat - p->decayed, 0.0f);
+    TRY(update(o, p->decayed, p->flat - p->decayed, 0.0f));
+    return o->ema ? ema_update(o->ema) : STATUS_OK;
 }
 
 Status adamw_step(AdamW *o, double lr) {

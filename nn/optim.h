@@ -2,7 +2,7 @@
 #ifndef TTV_NN_OPTIM_H
 #define TTV_NN_OPTIM_H
 
-#include "nn/params.h"
+#include "nn/ema.h"
 
 typedef struct AdamWOptions {
     float beta1, beta2, eps, weight_decay;
@@ -15,6 +15,7 @@ typedef struct AdamW {
     Tensor m, v;        /* F32 flat blocks in the state arena */
     Tensor lr, control; /* F32 [1], [4] on the device (kernels.h) */
     Tensor taken;       /* I64 [1]: optimiser steps really taken (k of the bias correction) */
+    Ema *ema;           /* updated with the weights; NULL: none (the caller's) */
 } AdamW;
 
 Status adamw_init(AdamW *o, Params *p, AdamWOptions options);

@@ -52,6 +52,7 @@ typedef struct TrainOptions {
     double time_limit_s;     /* 0: none; save and end with STATUS_OK */
     Schedule schedule;
     int64_t log_interval;     /* steps between records */
+    bool validate_ema;        /* validate with the averaged weights (AdamW.ema) */
     double validate_interval; /* epochs between validations; 0: only at the end */
     int64_t save_interval;    /* steps between checkpoints; 0: every epoch */
     double save_minutes;      /* 0: off */

@@ -1,5 +1,6 @@
 /* What the training loop tells the outside. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -115,12 +116,25 @@ Status record_end(Loop *l, const char *reason) {
     return record_finish(l, &w, &e);
 }
 
+/* With averaged weights in place of the trained ones, when that is asked for. */
+static Status task_validate(Loop *l, double *metric, JsonWriter *w) {
+    const TrainTask *task = l->task;
+    Ema *ema = l->options->validate_ema ? l->optim->ema : NULL;
+    if (!ema) return task->validate(task->user, l->state->step, metric, w);
+    TRY(ema_swap(ema));
+    Status s = task->validate(task->user, l->state->step, metric, w);
+    char message[1024];
+    snprintf(message, sizeof message, "%s", status_message());
+    TRY(ema_swap(ema));
+    return s == STATUS_OK ? s : status_set(s, "%s", message);
+}
+
 Status record_validate(Loop *l) {
     TrainEvent e = event_new(l, "validate");
     double metric = NAN, start = seconds_now();
     JsonWriter w;
     record_begin(&w, &e);
-    Status s = l->task->validate(l->task->user, l->state->step, &metric, &w);
+    Status s = task_validate(l, &metric, &w);
     if (s != STATUS_OK) {
         json_writer_free(&w);
         return s;
