@@ -109,6 +109,7 @@ Var *op_gelu(Tape *t, Var *x) {
 static Status residual_backward(Tape *t, Node *n) {
     Device *d = tape_device(t);
     Var *x = n->in[0], *branch = n->in[1], *scale = n->in[2];
+    if (!scale) return tape_grad_fork(t, x, branch, n->out);
     TRY(d->k->scale_rows(d, tape_grad(t, branch), n->out->grad, op_value(scale)));
     return tape_grad_pass(t, x, n->out);
 }

@@ -26,7 +26,8 @@ struct Tape {
     VarChunk **var_chunks;
     NodeChunk **node_chunks;
     int64_t var_chunk_count, node_chunk_count;
-    int64_t vars, nodes; /* used in this pass */
+    int64_t vars, nodes;    /* used in this pass */
+    int64_t first, running; /* of the walk: its first node, and the one whose backward runs */
 };
 
 Status tape_new(Device *d, Tape **out) {
@@ -273,10 +274,57 @@ Status tape_grad_pass(Tape *t, Var *to, Var *from) {
     return t->device->k->copy(t->device, g, from->grad, 1.0f);
 }
 
+/* Whether a's gradient may be read as b's: nothing stands between the running node and the one that
+ * computed b, so b's gradient is used up before anything is added to a's. */
+static bool can_lend(const Tape *t, const Var *a, const Var *b, const Var *out) {
+    const Var *base = a->is_view ? a->base : a;
+    bool takes_over = base->wants_grad && !base->is_param && tensor_is_none(base->grad) &&
+                      out->owns_grad && base->value.dtype == out->grad.dtype;
+    if (!takes_over || t->running == t->first) return false;
+    const Node *n = node_at(t, t->running - 1);
+    if (n->out != b || b->is_view || !b->owns_value || !tensor_is_none(b->grad) ||
+        b->value.dtype != out->grad.dtype)
+        return false;
+    for (int i = 0; i < NODE_INPUTS; i++)
+        if (n->in[i] && memory_of(n->in[i]) == base) return false;
+    return true;
+}
+
+Status tape_grad_fork(Tape *t, Var *a, Var *b, Var *out) {
+    if (can_lend(t, a, b, out)) {
+        b->grad = tensor_of(out->grad.data, out->grad.dtype, b->value.rank, b->value.shape);
+        b->grad_ready = true; /* and not owned: a gives the memory back */
+        return tape_grad_pass(t, a, out);
+    }
+    Grad g = tape_grad(t, b);
+    if (!tensor_is_none(g.t)) TRY(t->device->k->copy(t->device, g, out->grad, 1.0f));
+    TRY(tape_status(t));
+    return tape_grad_pass(t, a, out);
+}
+
 static Status run_node(Tape *t, Node *n) {
     if (!n->out->grad_ready) return STATUS_OK;
     TRY(status_context(n->backward(t, n), "backward of %s", n->op));
     return tape_status(t); /* memory for a gradient may have run out */
+}
+
+/* Backward of the nodes from the end down to `first`; what they held is given back, but not the
+ * value of `keep`. */
+static Status walk(Tape *t, int64_t first, const Var *keep) {
+    const int64_t outer_first = t->first, outer_running = t->running;
+    Status s = STATUS_OK;
+    t->first = first;
+    for (int64_t i = t->nodes - 1; i >= first && s == STATUS_OK; i--) {
+        Node *n = node_at(t, i);
+        t->running = i;
+        s = run_node(t, n);
+        for (int j = 0; j < NODE_SAVED; j++) tape_give(t, n->saved[j]);
+        give_grad(t, n->out);
+        if (n->out != keep) give_value(t, n->out);
+    }
+    t->first = outer_first;
+    t->running = outer_running;
+    return s;
 }
 
 Status tape_backward(Tape *t, Var *loss, float seed) {
@@ -290,13 +338,59 @@ Status tape_backward(Tape *t, Var *loss, float seed) {
     Grad g = tape_grad(t, loss);
     TRY(tape_status(t));
     Status s = t->device->k->fill(t->device, g.t, seed);
-    for (int64_t i = t->nodes - 1; i >= 0 && s == STATUS_OK; i--) {
-        Node *n = node_at(t, i);
-        s = run_node(t, n);
-        for (int j = 0; j < NODE_SAVED; j++) tape_give(t, n->saved[j]);
-        give_grad(t, n->out);
-        if (n->out != memory_of(loss)) give_value(t, n->out);
-    }
+    if (s == STATUS_OK) s = walk(t, 0, memory_of(loss));
     if (s != STATUS_OK) tape_fail(t, s);
     return s;
+}
+
+/* ---- computing again instead of keeping --------------------------------------------------- */
+
+/* Gives back what the Vars from number `first` on still hold; `keep` keeps its value. */
+static void give_vars(Tape *t, int64_t first, const Var *keep) {
+    for (int64_t i = first; i < t->vars; i++) {
+        Var *v = &t->var_chunks[i / CHUNK]->items[i % CHUNK];
+        give_grad(t, v);
+        if (v != keep) give_value(t, v);
+    }
+}
+
+/* The block's nodes live behind all others while this runs. */
+static Status recompute_backward(Tape *t, Node *n) {
+    const int64_t first_node = t->nodes, first_var = t->vars;
+    Var *x = n->in[0];
+    Var *y = n->u.again.block(n->u.again.user, t, tape_view(t, x, x->value.rank, x->value.shape));
+    TRY(tape_status(t));
+    if (!y->wants_grad) return STATUS_OK;
+    TRY(tape_grad_pass(t, y, n->out));
+    TRY(walk(t, first_node, NULL));
+    give_vars(t, first_var, NULL);
+    t->nodes = first_node;
+    t->vars = first_var;
+    return STATUS_OK;
+}
+
+/* The first run records too, and what it recorded is thrown away: kernels round otherwise when
+ * nothing is saved, and both runs must give the same bits. */
+Var *tape_recompute(Tape *t, Var *x, TapeBlock block, void *user) {
+    if (tape_poison(t)) return tape_poison(t);
+    if (!t->recording) return block(user, t, x);
+    const int64_t first_node = t->nodes, first_var = t->vars;
+    Var *y = block(user, t, tape_view(t, x, x->value.rank, x->value.shape));
+    if (tape_poison(t)) return tape_poison(t);
+    if (!y->owns_value)
+        return tape_fail(t, status_set(STATUS_INTERNAL, "recompute: the block computed nothing"));
+    for (int64_t i = first_node; i < t->nodes; i++)
+        for (int j = 0; j < NODE_SAVED; j++) tape_give(t, node_at(t, i)->saved[j]);
+    give_vars(t, first_var, y);
+    t->nodes = first_node;
+    if (!y->wants_grad) return y;
+    Node *n = take_node(t);
+    if (!n) return tape_poison(t);
+    n->op = "recompute";
+    n->backward = recompute_backward;
+    n->in[0] = x;
+    n->out = y;
+    n->u.again.block = block;
+    n->u.again.user = user;
+    return y;
 }

@@ -33,6 +33,9 @@ typedef struct Var {
 #define NODE_INPUTS 8
 #define NODE_SAVED  4
 
+/* A part of a model as a function of one value; `user` must live until the backward. */
+typedef Var *(*TapeBlock)(void *user, Tape *t, Var *x);
+
 typedef struct Node Node;
 struct Node {
     const char *op;
@@ -43,6 +46,10 @@ struct Node {
     union {
         float f[4];
         VitttShape vittt;
+        struct {
+            TapeBlock block;
+            void *user;
+        } again;
     } u;
     int64_t i[6];
 };
@@ -95,11 +102,20 @@ Grad tape_grad(Tape *t, Var *v);
 /* d to (+)= d from, equal shapes. The last use of d from in its backward: when `to` has no gradient
  * yet, it takes over the memory instead of copying it. */
 Status tape_grad_pass(Tape *t, Var *to, Var *from);
+/* d a (+)= d out and d b (+)= d out, out being the output of the node whose backward runs; b was
+ * computed after a. Without a copy when the order of the nodes allows b to read what a takes over.
+ */
+Status tape_grad_fork(Tape *t, Var *a, Var *b, Var *out);
 
 /* loss must be F32 [1]; seeds d loss = `seed` (1/accumulation steps) and walks the nodes from the
  * end. Frees values, saved memory and gradients on the way, except those of inputs and parameters
  * and the loss's value. A node that no gradient reached is passed over. */
 Status tape_backward(Tape *t, Var *loss, float seed);
+
+/* block(user, t, x) that keeps nothing but x and its result: the backward runs the block once more
+ * to have the values inside. The same bits, less memory, a second forward. The block depends on x,
+ * parameters and inputs that stay as they are until the backward. */
+Var *tape_recompute(Tape *t, Var *x, TapeBlock block, void *user);
 
 /* The caller needs v no more. Recording, or v a view, an input or a parameter: no effect. Otherwise
  * its memory goes back to the arena, and neither v nor a view of it may be used again. */

@@ -91,6 +91,9 @@ Status vittt_new(const VitttConfig *c, Params *p, Vittt **out) {
     m->config = *c;
     Status s =
         mem_alloc((void **)&m->blocks, c->depth, sizeof *m->blocks, "the blocks of a ViTTT model");
+    if (s == STATUS_OK)
+        s = mem_alloc((void **)&m->passes, c->depth, sizeof *m->passes,
+                      "the blocks of a ViTTT model");
     if (s == STATUS_OK) s = register_all(m, p);
     if (s != STATUS_OK) {
         vittt_free(m);
@@ -103,6 +106,7 @@ Status vittt_new(const VitttConfig *c, Params *p, Vittt **out) {
 void vittt_free(Vittt *m) {
     if (!m) return;
     mem_free(m->blocks);
+    mem_free(m->passes);
     mem_free(m->drop_host);
     mem_free(m);
 }
@@ -187,6 +191,11 @@ static Var *block_forward(const Vittt *m, int64_t index, Tape *t, Var *x, int64_
     return join(t, x, mlp, drop_row(m, 2 * index + 1, batch, training));
 }
 
+static Var *block_pass(void *user, Tape *t, Var *x) {
+    const VitttPass *p = user;
+    return block_forward(p->model, p->index, t, x, p->height, p->width, p->training);
+}
+
 static Status check_input(const Vittt *m, const Tape *t, Tensor image, bool training) {
     const int64_t p = m->config.patch;
     char text[64];
@@ -212,7 +221,9 @@ Var *vittt_forward(Vittt *m, Tape *t, Var *image, bool training) {
     const int64_t width = image->value.shape[2] / m->config.patch;
     Var *x = patch_embed(m, t, image);
     for (int64_t i = 0; i < m->config.depth; i++) {
-        x = block_forward(m, i, t, x, height, width, training);
+        m->passes[i] = (VitttPass){m, i, height, width, training};
+        x = m->config.recompute ? tape_recompute(t, x, block_pass, &m->passes[i])
+                                : block_pass(&m->passes[i], t, x);
     }
     Var *normed = op_layernorm(t, x, m->norm_w, m->norm_b, NORM_EPS);
     tape_drop(t, x);

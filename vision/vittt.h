@@ -18,6 +18,7 @@ typedef struct VitttConfig {
     double drop_path;        /* rate of the last block */
     char mixer[CONFIG_TEXT]; /* variant name (ttt/vittt_mixer.h) */
     int form;                /* VitttForm */
+    bool recompute;          /* training keeps the input of each block only */
 } VitttConfig;
 extern const Option vittt_options[];
 
@@ -35,10 +36,18 @@ typedef struct VitttBlock {
     double drop_path; /* rate of this block */
 } VitttBlock;
 
+/* One block of a forward pass that is to be run again in the backward. */
+typedef struct VitttPass {
+    const struct Vittt *model;
+    int64_t index, height, width;
+    bool training;
+} VitttPass;
+
 typedef struct Vittt {
     VitttConfig config;
     Var *patch_w, *patch_b, *norm_w, *norm_b, *head_w, *head_b;
     VitttBlock *blocks;
+    VitttPass *passes; /* of the last forward, one for each block */
     /* Stochastic depth, none until drawn: F32 [2*depth, max_batch] on the device, one row per
      * branch; and the same on the host. */
     Tensor drop_scale;

@@ -30,6 +30,10 @@ const Option vittt_options[] = {
      "v6_linattn_glu_only, v6_linattn_both, v6_fork_only_w1_noclip, mse, mse_fork"},
     {"form", OPTION_CHOICE, FIELD(form), "fused", 0, 0, "fused|composed|pairs", "mixer-form",
      "how the mixer is computed; all give the same numbers (pairs: as linear attention, slow)"},
+    {"recompute", OPTION_BOOL, FIELD(recompute), "false", 0, 0, NULL, "grad-checkpointing",
+     "training computes each block twice instead of keeping its activations: much less memory, "
+     "about "
+     "a third more time, the same numbers"},
     {NULL, OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL, NULL},
 };
 
