@@ -16,10 +16,11 @@ typedef enum RngPurpose {
     RNG_SHUFFLE = 2,   /* a = epoch */
     RNG_AUGMENT = 3,   /* a = epoch, b = sample index */
     RNG_DROP_PATH = 4, /* a = optimiser step, b = micro-step * 65536 + branch index */
-    RNG_MIX = 5,       /* a = epoch, b = batch index: mixup, cutmix, erasing */
+    RNG_MIX = 5,       /* a = epoch, b = batch index: mixup, cutmix */
     RNG_TEST = 6,
     RNG_REPLACE = 7, /* a = epoch, b = sample index: stand-in for a corrupt sample */
     RNG_SYNTH = 8,
+    RNG_PREPARE = 9, /* a = epoch, b = sample index: flip and erasing on the device */
 } RngPurpose;
 
 typedef struct Rng {

@@ -48,6 +48,16 @@ const Option augment_options[] = {
      "brightness, contrast and saturation factors of 1 +- jitter; 0: off"},
     {"shift", OPTION_INT, AUGMENT_FIELD(shift), "4", 0, 1024, NULL, "shift",
      "pixels of random shift (black comes in) when random_resized_crop is off"},
+    {"mixup", OPTION_FLOAT, AUGMENT_FIELD(mixup), "0", 0, 100, NULL, "mixup",
+     "alpha of mixup: batches blended with Beta(alpha, alpha); 0: off"},
+    {"cutmix", OPTION_FLOAT, AUGMENT_FIELD(cutmix), "0", 0, 100, NULL, "cutmix",
+     "alpha of cutmix: boxes pasted, area from Beta(alpha, alpha); 0: off"},
+    {"mixup_prob", OPTION_FLOAT, AUGMENT_FIELD(mixup_prob), "1", 0, 1, NULL, "mixup-prob",
+     "probability that a batch is mixed, when mixup or cutmix is on"},
+    {"mixup_switch_prob", OPTION_FLOAT, AUGMENT_FIELD(mixup_switch_prob), "0.5", 0, 1, NULL,
+     "mixup-switch-prob", "probability of cutmix instead of mixup, when both are on"},
+    {"reprob", OPTION_FLOAT, AUGMENT_FIELD(reprob), "0", 0, 1, NULL, "reprob",
+     "probability of random erasing: a box of noise in place of 2 to 33 % of the picture"},
     {NULL, OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL, NULL},
 };
 

@@ -30,6 +30,11 @@ typedef struct Augment {
     double flip;                 /* probability of a horizontal flip */
     double jitter;               /* brightness, contrast, saturation factor 1 +- jitter; 0: off */
     int64_t shift;               /* pixels */
+    /* On the device, drawn by datasets/mix.h (which draws the flip of a training run too). */
+    double mixup, cutmix;     /* alpha of Beta(alpha, alpha); 0: off */
+    double mixup_prob;        /* of mixing a batch */
+    double mixup_switch_prob; /* of cutmix where both are on */
+    double reprob;            /* random erasing */
 } Augment;
 extern const Option augment_options[];
 

@@ -50,6 +50,10 @@ Var *op_split_heads(Tape *t, Var *packed, int64_t offset, int64_t heads, int64_t
 Var *op_merge_heads(Tape *t, Var *a, Var *b);
 Var *op_mean_tokens(Tape *t, Var *x); /* [B,N,C] -> F32 [B,C] */
 Var *op_image_normalise(Tape *t, Tensor u8, const float *mean, const float *std);
+/* Training images: normalised, flipped, erased, mixed; samples I32 [B,8] and mix F32 [8] as the
+ * kernel takes them, on the device. Without gradients, like normalise. */
+Var *op_image_prepare(Tape *t, Tensor u8, Tensor samples, Tensor mix, const float *mean,
+                      const float *std);
 Var *op_patchify(Tape *t, Var *image, int64_t patch); /* gradient to the image is not offered */
 
 /* ---- loss (ops_loss.c) ------------------------------------------------------------------ */

@@ -90,6 +90,22 @@ Var *op_image_normalise(Tape *t, Tensor u8, const float *mean, const float *std)
     return op_done(t, "image_normalise", s, y);
 }
 
+Var *op_image_prepare(Tape *t, Tensor u8, Tensor samples, Tensor mix, const float *mean,
+                      const float *std) {
+    if (tape_poison(t)) return tape_poison(t);
+    Var *in[] = {tape_input(t, u8, "image"), tape_input(t, samples, "samples"),
+                 tape_input(t, mix, "mix")};
+    if (!op_ready(t, "image_prepare", 3, in)) return tape_poison(t);
+    if (u8.rank != 4 || u8.shape[3] != 3 || u8.dtype != DTYPE_U8 || samples.rank != 2 ||
+        samples.dtype != DTYPE_I32 || samples.shape[0] != u8.shape[0] || samples.shape[1] != 8 ||
+        mix.rank != 1 || mix.dtype != DTYPE_F32 || mix.shape[0] != 8)
+        return op_refuse(t, "image_prepare", 3, in, "U8 [B, H, W, 3], I32 [B, 8] and F32 [8]");
+    Var *y = tape_output(t, tape_act(t), 4, u8.shape);
+    if (tape_poison(t)) return y;
+    Status s = op_kernels(t)->image_prepare(tape_device(t), y->value, u8, samples, mix, mean, std);
+    return op_done(t, "image_prepare", s, y);
+}
+
 static Status patchify_backward(Tape *t, Node *n) {
     (void)t;
     (void)n;

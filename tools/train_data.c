@@ -91,7 +91,9 @@ Status eval_loader_open(const Dataset *d, const Preprocess *preprocess, Loader *
 
 Status train_data_load(TrainData *d, const Preprocess *preprocess) {
     LoaderOptions o = loader_options_of(preprocess);
-    o.augment = settings.train.augment ? &settings.augment : NULL;
+    d->augment = settings.augment;
+    d->augment.flip = 0;
+    o.augment = settings.train.augment ? &d->augment : NULL;
     o.shuffle = true;
     o.drop_last = true;
     TRY(loader_open(d->train, &o, &d->train_loader));

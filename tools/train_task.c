@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/memory.h"
+#include "datasets/mix.h"
 #include "tools/cli.h"
 
 /* ---- scoring ---- */
@@ -48,6 +49,8 @@ static Status validate(void *user, int64_t step, double *metric, JsonWriter *rec
 
 static Status begin_epoch(void *user, int64_t epoch, int64_t cursor) {
     TrainerTask *t = user;
+    t->epoch = epoch;
+    t->batch_index = cursor / settings.loader.batch_size - 1;
     if (t->fixed_pixels) {
         t->fixed_served = cursor / t->batch.count;
         return STATUS_OK;
@@ -67,17 +70,31 @@ static Status next_batch(void *user, int64_t *samples) {
     else if (t->fixed_served++ >= loader_batches(t->data->train_loader))
         return STATUS_END;
     *samples += t->batch.count;
+    t->batch_index++;
     return STATUS_OK;
 }
 
-/* Smoothed one-hot rows (vittt.md 7.3): s/classes everywhere, 1 - s more at the label. */
-static void fill_targets(TrainerTask *t) {
-    const int64_t classes = t->model->config.classes, count = t->batch.count;
-    const double smoothing = settings.train.smoothing;
-    const float off = (float)(smoothing / (double)classes);
-    const float on = (float)(1.0 - smoothing + smoothing / (double)classes);
-    for (int64_t i = 0; i < count * classes; i++) t->target_rows[i] = off;
-    for (int64_t i = 0; i < count; i++) t->target_rows[i * classes + t->batch.labels[i]] = on;
+/* --no-aug: pictures as evaluation sees them. */
+static const Augment *augment_of(void) {
+    static const Augment plain;
+    return settings.train.augment ? &settings.augment : &plain;
+}
+
+/* What happens to the pictures of the batch, and the targets that follow from it. */
+static void draw_batch(const TrainerTask *t, float mix[MIX_NUMBERS]) {
+    const int64_t size = t->model->preprocess.image_size;
+    const uint64_t seed = (uint64_t)settings.train.seed, epoch = (uint64_t)t->epoch;
+    const HostBatch *b = &t->batch;
+    Rng rng = rng_stream(seed, RNG_MIX, epoch, (uint64_t)t->batch_index);
+    const BatchMix batch = batch_mix_draw(augment_of(), size, &rng);
+    batch_mix_write(&batch, mix);
+    mix_targets(t->target_rows, b->labels, b->count, t->model->config.classes,
+                settings.train.smoothing, batch.target);
+    for (int64_t i = 0; i < b->count; i++) {
+        rng = rng_stream(seed, RNG_PREPARE, epoch, (uint64_t)b->samples[i]);
+        const SampleMix sample = sample_mix_draw(augment_of(), size, &rng);
+        sample_mix_write(&sample, t->sample_rows + i * MIX_NUMBERS);
+    }
 }
 
 static Tensor pixels_of(const TrainerTask *t, int64_t count) {
@@ -89,13 +106,20 @@ static Tensor targets_of(const TrainerTask *t, int64_t count) {
     return tensor_2d(t->targets.data, DTYPE_F32, count, t->model->config.classes);
 }
 
+static Tensor samples_of(const TrainerTask *t, int64_t count) {
+    return tensor_2d(t->samples.data, DTYPE_I32, count, MIX_NUMBERS);
+}
+
 static Status push_batch(void *user, int64_t step, int64_t micro) {
     TrainerTask *t = user;
     Model *m = t->model;
     const int64_t count = t->batch.count;
+    float mix[MIX_NUMBERS];
     if (t->on_micro_step) t->on_micro_step(t->on_micro_step_user, step);
-    fill_targets(t);
+    draw_batch(t, mix);
     TRY(device_stage(m->device, pixels_of(t, count), t->batch.pixels));
+    TRY(device_stage(m->device, samples_of(t, count), t->sample_rows));
+    TRY(device_stage(m->device, t->mix, mix));
     TRY(device_stage(m->device, targets_of(t, count), t->target_rows));
     return vittt_stage_drop_path(m->vittt, m->device, (uint64_t)settings.train.seed, step, micro,
                                  count);
@@ -108,7 +132,8 @@ static Var *loss(void *user, Tape *tape, int64_t batch) {
         mean[i] = (float)t->model->preprocess.mean[i];
         std[i] = (float)t->model->preprocess.std[i];
     }
-    Var *image = op_image_normalise(tape, pixels_of(t, batch), mean, std);
+    Var *image =
+        op_image_prepare(tape, pixels_of(t, batch), samples_of(t, batch), t->mix, mean, std);
     Var *logits = vittt_forward(t->model->vittt, tape, image, true);
     return op_cross_entropy(tape, logits, targets_of(t, batch));
 }
@@ -168,6 +193,10 @@ static Status init(TrainerTask *t) {
     void *block;
     TRY(arena_tensor(&d->weights, DTYPE_U8, 4, (int64_t[]){batch, size, size, 3}, &t->pixels));
     TRY(arena_tensor(&d->weights, DTYPE_F32, 2, (int64_t[]){batch, classes}, &t->targets));
+    TRY(arena_tensor(&d->weights, DTYPE_I32, 2, (int64_t[]){batch, MIX_NUMBERS}, &t->samples));
+    TRY(arena_tensor(&d->weights, DTYPE_F32, 1, (int64_t[]){MIX_NUMBERS}, &t->mix));
+    TRY(mem_alloc(&block, batch * MIX_NUMBERS, sizeof(int32_t), "draws of a batch"));
+    t->sample_rows = block;
     TRY(mem_alloc(&block, batch * classes, sizeof(float), "targets"));
     t->target_rows = block;
     TRY(mem_alloc(&block, batch * classes, sizeof(float), "logits"));
@@ -186,6 +215,7 @@ Status trainer_task_init(TrainerTask *t, Model *m, TrainData *d) {
 void trainer_task_free(TrainerTask *t) {
     predictor_close(&t->predictor);
     mem_free(t->target_rows);
+    mem_free(t->sample_rows);
     mem_free(t->logits);
     mem_free(t->fixed_pixels);
     mem_free(t->fixed_labels);

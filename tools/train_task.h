@@ -12,9 +12,12 @@ typedef struct TrainerTask {
     TrainData *data;
     Predictor predictor; /* of the validation */
     HostBatch batch;
-    Tensor pixels, targets; /* on the device, for one micro-step */
-    float *target_rows;     /* host copy of the targets */
-    float *logits;          /* host, one validation batch */
+    int64_t epoch, batch_index; /* of `batch`: they name its random streams */
+    /* On the device, for one micro-step: pictures, targets, and what op_image_prepare does. */
+    Tensor pixels, targets, samples, mix;
+    float *target_rows;   /* host copy of the targets */
+    int32_t *sample_rows; /* and of the samples' draws */
+    float *logits;        /* host, one validation batch */
     /* --overfit-batch: a copy of the first batch */
     uint8_t *fixed_pixels;
     int64_t *fixed_labels, *fixed_samples;

@@ -8,8 +8,10 @@ same_weights() { # A B WHAT
 }
 
 # ---- straight, against a stop in the middle of an epoch and another number of workers ----
-run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 2 --drop-path 0.2 -o straight
-run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 2 --drop-path 0.2 --max-steps 7 -o parts
+# with every random stream in use: stochastic depth, mixing, erasing, flips
+random=(--drop-path 0.2 --mixup 0.8 --cutmix 1 --mixup-prob 0.8 --mixup-switch-prob 0.4 --reprob 0.5 --hflip 0.5)
+run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 2 "${random[@]}" -o straight
+run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 2 "${random[@]}" --max-steps 7 -o parts
 run 0 train --resume parts --workers 1 --max-steps 13 --no-progress
 tells 'step 7'
 tells 'changed since the run began: loader.workers was 2, is now 1'
@@ -31,9 +33,9 @@ json_ok parts/metrics.jsonl lines
 
 # ---- bf16 and accumulation resume to the same bits too ----
 run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 1 --precision bf16 --batch-size 16 --grad-accum-steps 2 \
-    -o straight16
+    "${random[@]}" -o straight16
 run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 1 --precision bf16 --batch-size 16 --grad-accum-steps 2 \
-    --max-steps 4 -o parts16
+    "${random[@]}" --max-steps 4 -o parts16
 run 0 train --resume parts16 --no-progress
 same_weights straight16 parts16 'bf16 with accumulation'
 

@@ -49,6 +49,26 @@ run 0 train "${tiny[@]}" "${small_data[@]}" --max-steps 1 --seed 5 -o runs/seed
 checks=$((checks + 1))
 cmp -s runs/a-2/last.safetensors runs/seed/last.safetensors && fail 'the seed changes nothing'
 
+# ---- mixing, erasing and flips: each changes the run, --no-aug turns all of them off ----
+run 0 train "${tiny[@]}" "${small_data[@]}" --max-steps 2 --hflip 0 --no-aug -o runs/plain
+for flag in '--mixup 0.8' '--cutmix 1' '--reprob 1' '--hflip 1'; do
+    folder=runs/${flag%% *}
+    # shellcheck disable=SC2086 # a flag and its value
+    run 0 train "${tiny[@]}" "${small_data[@]}" --max-steps 2 --hflip 0 --no-aug $flag -o "$folder-off"
+    checks=$((checks + 1))
+    cmp -s runs/plain/last.safetensors "$folder-off/last.safetensors" || fail "--no-aug leaves $flag on"
+done
+run 0 train "${tiny[@]}" "${small_data[@]}" --max-steps 2 --hflip 0 -o runs/unmixed
+for flag in '--mixup 0.8' '--cutmix 1' '--reprob 1' '--hflip 1'; do
+    folder=runs/${flag%% *}
+    # shellcheck disable=SC2086
+    run 0 train "${tiny[@]}" "${small_data[@]}" --max-steps 2 --hflip 0 $flag -o "$folder-on"
+    checks=$((checks + 1))
+    cmp -s runs/unmixed/last.safetensors "$folder-on/last.safetensors" && fail "$flag changes nothing"
+done
+run 2 train "${tiny[@]}" "${small_data[@]}" --mixup-prob 1.5 -o runs/x
+tells 'mixup-prob'
+
 # ---- dry run ----
 run 0 train "${tiny[@]}" "${small_data[@]}" --dry-run -o runs/dry
 tells 'nothing was written'

@@ -278,7 +278,7 @@ static int check_bf16(Harness *h, double *worst) {
 
 /* Every op of nn/ops.h must have a case (or a check of its own). */
 static int check_complete(void) {
-    static const char *const special[] = {"cast", "patchify", "image_normalise"};
+    static const char *const special[] = {"cast", "patchify", "image_normalise", "image_prepare"};
     FILE *f = fopen(TTV_SOURCE_DIR "/nn/ops.h", "r");
     char line[512];
     int failures = 0, seen = 0;

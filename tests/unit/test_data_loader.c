@@ -54,7 +54,14 @@ static int tear_down(void **state) {
 
 static const Preprocess preprocess = {
     SIDE, 0.875, CROP_CENTER, FILTER_BICUBIC, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}};
-static const Augment augment = {true, 0.08, 1, 0.75, 4.0 / 3, 0.5, 0.3, 4};
+static const Augment augment = {.random_resized_crop = true,
+                                .scale_min = 0.08,
+                                .scale_max = 1,
+                                .ratio_min = 0.75,
+                                .ratio_max = 4.0 / 3,
+                                .flip = 0.5,
+                                .jitter = 0.3,
+                                .shift = 4};
 
 static LoaderOptions options_of(int threads, bool training) {
     return (LoaderOptions){.preprocess = &preprocess,

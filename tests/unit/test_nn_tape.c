@@ -61,7 +61,7 @@ static void every_op_refuses_wrong_shapes(void **state) {
     const float mean[3] = {0}, std[3] = {1, 1, 1};
     VitttShape s = {1, 2, 2, 1, 4};
     const int64_t four[] = {2, 2};
-    for (int op = 0; op < 19; op++) {
+    for (int op = 0; op < 20; op++) {
         tape_reset(t, true);
         Var *x = tape_input_grad(t, take(t, 2, shape), "x");
         Var *y = tape_input_grad(t, take(t, 2, four), "y");
@@ -123,6 +123,9 @@ static void every_op_refuses_wrong_shapes(void **state) {
             break;
         case 18:
             r = op_cross_entropy(t, x, y->value);
+            break;
+        case 19:
+            r = op_image_prepare(t, x->value, y->value, y->value, mean, std);
             break;
         }
         if (r != tape_poison(t)) fail_msg("op %d took it", op);
