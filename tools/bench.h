@@ -36,22 +36,38 @@ typedef struct Bench {
     double peak_bytes[BENCH_COPIES]; /* measured copy ceilings, bytes/s, by bytes moved */
 } Bench;
 
+/* ---- bench_ceilings.c ---- */
+
 /* Measures the ceilings once: a square product in `act`, and copies of growing size, because what
  * fits into a cache moves faster. */
 Status bench_ceilings(Bench *b);
-/* The copy ceiling for a kernel that moves that many bytes. */
+/* The copy ceiling for a kernel that moves that many bytes. On a card the largest copy's: there the
+ * data of kernels and copies is rotated and never comes from the cache. */
 double bench_copy_ceiling(const Bench *b, double bytes);
-/* Bytes moved by copy i: 1 MB, 4 MB, ... */
-double bench_copy_bytes(const Bench *b, int i);
+/* One line; or an object "ceilings". */
+void bench_report_ceilings(const Bench *b);
+
+/* Sets of tensors to go through in turn, so that a call that moves `bytes` never finds its data in
+ * a card's cache: 1 on the CPU, where models of that size live in the caches. At most `most`. */
+int64_t bench_sets(const Device *d, double bytes, int64_t most);
 
 Status bench_ops(Bench *b);
 Status bench_step(Bench *b);
 Status bench_loader(Bench *b);
 
+/* ---- bench_time.c ---- */
+
 /* Median seconds of one call of f, after a warm-up call, within about `seconds`. Short calls are
  * timed in groups. */
 typedef Status (*BenchCall)(void *user);
 Status bench_time(Device *d, BenchCall f, void *user, double seconds, double *median_s);
+
+/* The same without the time that launching takes: where the device can record, calls of f, a
+ * multiple of `rotation`, become a graph whose replays are timed. f calls kernels alone. */
+Status bench_time_recorded(Device *d, BenchCall f, void *user, int64_t rotation, double seconds,
+                           double *median_s);
+/* Records one call of f that has run before; free with device_graph_free. */
+Status bench_record(Device *d, BenchCall f, void *user, int64_t calls, DeviceGraph **out);
 
 /* Median of n > 0 values; sorts them. */
 double bench_median(double *values, int64_t n);
@@ -65,6 +81,9 @@ void bench_number(JsonWriter *w, const char *key, double value);
 
 /* Monotonic clock in seconds. */
 double bench_clock(void);
+
+/* Writes FLOP/s with the unit that suits the device, 14 characters wide: "  123.4 GFLOP/s". */
+const char *bench_flops_text(const Device *d, double flops, char *text, size_t size);
 
 /* Fills a device tensor with reproducible values in (0.05, 0.95) (U8: 0..255, I64: 0). */
 Status bench_fill(Device *d, Tensor t, uint64_t seed);

@@ -1,4 +1,4 @@
-/* Clocks, medians, test data and ceilings of `ttv bench`. */
+/* Clocks, medians, recorded calls and test data of `ttv bench`. */
 #include "tools/bench.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "core/memory.h"
 #include "core/rng.h"
 
-enum { MAX_SAMPLES = 201, MIN_SAMPLES = 5 };
+enum { MAX_SAMPLES = 201, MIN_SAMPLES = 5, MAX_RECORDED = 400 };
 /* A sample shorter than this is dominated by the clock and by device_sync. */
 static const double SAMPLE_SECONDS = 2e-3;
 
@@ -53,6 +53,52 @@ Status bench_time(Device *d, BenchCall f, void *user, double seconds, double *me
     *median_s = bench_median(samples, n) / (double)calls;
     return STATUS_OK;
 }
+
+/* ---- recorded calls ---- */
+
+typedef struct Replay {
+    Device *device;
+    DeviceGraph *graph;
+} Replay;
+
+static Status launch(void *user) {
+    Replay *r = user;
+    return device_graph_launch(r->device, r->graph);
+}
+
+Status bench_record(Device *d, BenchCall f, void *user, int64_t calls, DeviceGraph **out) {
+    char message[1024];
+    Status s = STATUS_OK;
+    TRY(device_graph_begin(d));
+    for (int64_t i = 0; i < calls && s == STATUS_OK; i++) s = f(user);
+    snprintf(message, sizeof message, "%s", status_message());
+    Status end = device_graph_end(d, out);
+    return s == STATUS_OK ? end : status_set(s, "%s", message);
+}
+
+/* How many calls a graph holds: enough for a sample, whole rounds of the rotation. */
+static int64_t calls_recorded(double one_s, int64_t rotation) {
+    double want = SAMPLE_SECONDS / (one_s + 1e-9);
+    int64_t calls = want < 1 ? 1 : want > MAX_RECORDED ? MAX_RECORDED : (int64_t)want;
+    return (calls + rotation - 1) / rotation * rotation;
+}
+
+Status bench_time_recorded(Device *d, BenchCall f, void *user, int64_t rotation, double seconds,
+                           double *median_s) {
+    Replay r = {.device = d};
+    double one;
+    if (!device_can_capture(d)) return bench_time(d, f, user, seconds, median_s);
+    TRY(time_group(d, f, user, rotation, &one)); /* memory and plans of products */
+    TRY(time_group(d, f, user, rotation, &one));
+    int64_t calls = calls_recorded(one / (double)rotation, rotation);
+    TRY(bench_record(d, f, user, calls, &r.graph));
+    Status s = bench_time(d, launch, &r, seconds, median_s);
+    *median_s /= (double)calls;
+    device_graph_free(d, r.graph);
+    return s;
+}
+
+/* ---- test data ---- */
 
 /* Values repeat after this many elements: drawing gigabytes would take longer than measuring. */
 enum { FILL_PERIOD = 1 << 20 };
@@ -98,78 +144,15 @@ Status bench_fill(Device *d, Tensor t, uint64_t seed) {
     return s;
 }
 
-typedef struct Ceiling {
-    Device *device;
-    Tensor y, x, w;
-} Ceiling;
-
-static Status run_product(void *user) {
-    Ceiling *c = user;
-    return c->device->k->linear(c->device, c->y, tensor_none(), c->x, c->w, tensor_none(),
-                                ACT_NONE);
-}
-
-static Status run_copy(void *user) {
-    Ceiling *c = user;
-    return c->device->k->copy(c->device, grad_set(c->y), c->x, 1.0f);
-}
-
-static Status take_filled(Device *d, DType dtype, int64_t rows, int64_t columns, Tensor *out) {
-    int64_t shape[2] = {rows, columns};
-    TRY(arena_tensor(&d->step, dtype, 2, shape, out));
-    return bench_fill(d, *out, 1);
-}
-
-static Status measure_product(Bench *b) {
-    Device *d = b->device;
-    int64_t n = d->kind == DEVICE_CUDA ? 8192 : 1536;
-    Ceiling c = {.device = d};
-    double seconds;
-    TRY(take_filled(d, b->act, n, n, &c.y));
-    TRY(take_filled(d, b->act, n, n, &c.x));
-    TRY(take_filled(d, b->act, n, n, &c.w));
-    TRY(bench_time(d, run_product, &c, b->options->seconds, &seconds));
-    b->peak_flops = 2.0 * (double)n * (double)n * (double)n / seconds;
-    return STATUS_OK;
-}
-
-double bench_copy_bytes(const Bench *b, int i) {
-    int64_t first = b->device->kind == DEVICE_CUDA ? 1 << 23 : 1 << 20;
-    return (double)(first << (2 * i));
-}
-
-static Status measure_copy(Bench *b, int i) {
-    Device *d = b->device;
-    Ceiling c = {.device = d};
-    double seconds;
-    int64_t floats =
-        (int64_t)bench_copy_bytes(b, i) / (2 * (int64_t)sizeof(float)); /* read, written */
-    TRY(take_filled(d, DTYPE_F32, 1, floats, &c.y));
-    TRY(take_filled(d, DTYPE_F32, 1, floats, &c.x));
-    TRY(bench_time(d, run_copy, &c, b->options->seconds, &seconds));
-    b->peak_bytes[i] = bench_copy_bytes(b, i) / seconds;
-    return STATUS_OK;
-}
-
-double bench_copy_ceiling(const Bench *b, double bytes) {
-    int i = 0;
-    while (i + 1 < BENCH_COPIES && bytes > bench_copy_bytes(b, i)) i++;
-    return b->peak_bytes[i];
-}
-
-Status bench_ceilings(Bench *b) {
-    if (b->peak_flops > 0) return STATUS_OK;
-    Status s = measure_product(b);
-    for (int i = 0; i < BENCH_COPIES && s == STATUS_OK; i++) {
-        arena_reset(&b->device->step);
-        s = measure_copy(b, i);
-    }
-    arena_reset(&b->device->step);
-    return status_context(s, "measuring the ceilings");
-}
-
 void bench_number(JsonWriter *w, const char *key, double value) {
     char text[32];
     snprintf(text, sizeof text, "%.6g", value);
     json_pair_number(w, key, strtod(text, NULL));
+}
+
+const char *bench_flops_text(const Device *d, double flops, char *text, size_t size) {
+    bool card = d->kind == DEVICE_CUDA;
+    snprintf(text, size, "%7.*f %cFLOP/s", card ? 1 : 0, (card ? 1e-12 : 1e-9) * flops,
+             card ? 'T' : 'G');
+    return text;
 }

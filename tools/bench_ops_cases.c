@@ -1,0 +1,246 @@
+/* The cases of `ttv bench ops`, one row each: tensors as text, and a one-line call.
+ *
+ * Dimensions are letters:
+ *   B batch  N tokens  H W token grid  I image side  C width  D head width  h heads  G = B*h
+ *   P = 3C+3d packed projection  K = C+d concatenated branches  M MLP width  L classes
+ *   R = B*N rows  p = 3 patch^2  F all parameters  digits: themselves
+ * dtypes: a activations, f F32, u U8, i I64, n I32, s BF16 shadow (left out in F32 runs).
+ * Bytes count every tensor once; a kernel that reads a part only corrects that.
+ */
+#include "tools/bench_ops.h"
+
+/* ---- elementwise ---- */
+static Status run_zero(OpRun *r) {
+    return r->k->zero(r->device, r->t[0]);
+}
+static Status run_fill(OpRun *r) {
+    return r->k->fill(r->device, r->t[0], 0.5f);
+}
+static Status run_copy(OpRun *r) {
+    return r->k->copy(r->device, grad_set(r->t[0]), r->t[1], 1.0f);
+}
+static Status run_add(OpRun *r) {
+    return r->k->add(r->device, r->t[0], r->t[1], r->t[2], 1.0f);
+}
+static Status run_mul(OpRun *r) {
+    return r->k->mul(r->device, grad_set(r->t[0]), r->t[1], r->t[2]);
+}
+static Status run_unary(OpRun *r) {
+    return r->k->unary(r->device, grad_set(r->t[0]), UNARY_GELU, r->t[1]);
+}
+static Status run_unary_mul(OpRun *r) {
+    return r->k->unary_mul(r->device, grad_set(r->t[0]), UNARY_DGELU, r->t[1], r->t[2]);
+}
+static Status run_sum_batch(OpRun *r) {
+    return r->k->sum_batch(r->device, grad_set(r->t[0]), r->t[1], 1.0f);
+}
+static Status run_residual(OpRun *r) {
+    return r->k->residual(r->device, r->t[0], r->t[1], r->t[2], r->t[3]);
+}
+static Status run_scale_rows(OpRun *r) {
+    return r->k->scale_rows(r->device, grad_set(r->t[0]), r->t[1], r->t[2]);
+}
+
+/* ---- products: t = output, then operands ---- */
+static Status run_matmul_gradient(OpRun *r) { /* G = K' E */
+    r->flops = 2.0 * (double)tensor_count(r->t[1]) * (double)tensor_last(r->t[2]);
+    return r->k->matmul(r->device, grad_set(r->t[0]), r->t[1], true, r->t[2], false, 1.0f);
+}
+static Status run_matmul_apply(OpRun *r) { /* Y = Q W */
+    r->flops = 2.0 * (double)tensor_count(r->t[1]) * (double)tensor_last(r->t[2]);
+    return r->k->matmul(r->device, grad_set(r->t[0]), r->t[1], false, r->t[2], false, 1.0f);
+}
+static Status run_linear(OpRun *r) {
+    r->flops = 2.0 * (double)tensor_count(r->t[1]) * (double)tensor_last(r->t[0]);
+    return r->k->linear(r->device, r->t[0], tensor_none(), r->t[1], r->t[2], r->t[3], ACT_NONE);
+}
+static Status run_linear_gelu(OpRun *r) {
+    r->flops = 2.0 * (double)tensor_count(r->t[2]) * (double)tensor_last(r->t[0]);
+    return r->k->linear(r->device, r->t[0], r->t[1], r->t[2], r->t[3], r->t[4], ACT_GELU);
+}
+static Status run_linear_dx(OpRun *r) {
+    r->flops = 2.0 * (double)tensor_count(r->t[1]) * (double)tensor_last(r->t[0]);
+    bool gelu = !tensor_is_none(r->t[3]);
+    return r->k->linear_dx(r->device, grad_set(r->t[0]), r->t[1], r->t[2], r->t[3],
+                           gelu ? ACT_GELU : ACT_NONE);
+}
+static Status run_linear_dw(OpRun *r) {
+    r->flops = 2.0 * (double)tensor_count(r->t[2]) * (double)tensor_last(r->t[3]);
+    return r->k->linear_dw(r->device, grad_set(r->t[0]), grad_set(r->t[1]), r->t[2], r->t[3]);
+}
+
+/* ---- norms ---- */
+static Status run_layernorm(OpRun *r) {
+    return r->k->layernorm(r->device, r->t[0], r->t[1], r->t[2], r->t[3], r->t[4], 1e-6f);
+}
+static Status run_layernorm_backward(OpRun *r) {
+    return r->k->layernorm_backward(r->device, grad_set(r->t[0]), grad_set(r->t[1]),
+                                    grad_set(r->t[2]), r->t[3], r->t[4], r->t[5], r->t[6]);
+}
+static Status run_softnorm(OpRun *r) {
+    return r->k->softnorm(r->device, r->t[0], r->t[1], r->t[2]);
+}
+static Status run_softnorm_backward(OpRun *r) {
+    return r->k->softnorm_backward(r->device, grad_set(r->t[0]), r->t[1], r->t[2], r->t[3]);
+}
+
+/* ---- depthwise 3x3 ---- */
+static Status run_dwconv3_cpe(OpRun *r) {
+    r->flops = 18.0 * (double)tensor_count(r->t[1]);
+    return r->k->dwconv3(r->device, grad_set(r->t[0]), r->t[1], r->t[2], r->t[3], TAPS_CORRELATE,
+                         true);
+}
+static Status run_dwconv3_cpe_adjoint(OpRun *r) {
+    r->flops = 18.0 * (double)tensor_count(r->t[1]);
+    return r->k->dwconv3(r->device, grad_set(r->t[0]), r->t[1], r->t[2], tensor_none(),
+                         TAPS_TRANSPOSE, true);
+}
+static Status run_dwconv3_adjoint(OpRun *r) {
+    r->flops = 18.0 * (double)tensor_count(r->t[1]);
+    return r->k->dwconv3(r->device, grad_set(r->t[0]), r->t[1], r->t[2], tensor_none(),
+                         TAPS_TRANSPOSE, false);
+}
+static Status run_dwconv3_taps(OpRun *r) {
+    bool summed = !tensor_is_none(r->t[3]);
+    r->flops = 18.0 * (double)tensor_count(r->t[1]);
+    return r->k->dwconv3_taps(r->device, grad_set(r->t[0]),
+                              summed ? grad_set(r->t[3]) : grad_none(), r->t[1], r->t[2], 1.0f);
+}
+
+/* ---- tokens, images, heads ---- */
+static const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
+static Status run_image_prepare(OpRun *r) { /* mixed, but neither flipped nor erased nor cut */
+    return r->k->image_prepare(r->device, r->t[0], r->t[1], r->t[2], r->t[3], mean, std);
+}
+static Status run_image_normalise(OpRun *r) {
+    return r->k->image_normalise(r->device, r->t[0], r->t[1], mean, std);
+}
+static Status run_patchify(OpRun *r) {
+    return r->k->patchify(r->device, r->t[0], r->t[1], r->patch);
+}
+static Status run_split_heads(OpRun *r) {
+    r->bytes = 2.0 * (double)tensor_bytes(r->t[0]);
+    return r->k->split_heads(r->device, grad_set(r->t[0]), r->t[1], 0);
+}
+static Status run_merge_heads(OpRun *r) {
+    r->bytes = 2.0 * (double)tensor_bytes(r->t[1]);
+    return r->k->merge_heads(r->device, grad_set(r->t[0]), r->t[1], 0);
+}
+static Status run_mean_tokens(OpRun *r) {
+    return r->k->mean_tokens(r->device, r->t[0], r->t[1]);
+}
+static Status run_mean_tokens_backward(OpRun *r) {
+    return r->k->mean_tokens_backward(r->device, grad_set(r->t[0]), r->t[1]);
+}
+
+/* ---- loss and optimiser ---- */
+static Status run_cross_entropy(OpRun *r) {
+    return r->k->cross_entropy(r->device, r->t[0], r->t[1], r->t[2]);
+}
+static Status run_cross_entropy_backward(OpRun *r) {
+    return r->k->cross_entropy_backward(r->device, grad_set(r->t[0]), r->t[1], r->t[2], r->t[3]);
+}
+static Status run_grad_norm(OpRun *r) {
+    return r->k->grad_norm(r->device, r->t[0], r->t[1], r->t[2], 5.0f, 0.9f, 0.999f);
+}
+static Status run_ema(OpRun *r) {
+    r->bytes = 3.0 * (double)tensor_bytes(r->t[0]);
+    return r->k->ema(r->device, r->t[0], r->t[1], 0.999f);
+}
+static Status run_adamw(OpRun *r) {
+    r->bytes = 7.0 * (double)tensor_bytes(r->t[0]) + (double)tensor_bytes(r->t[6]);
+    return r->k->adamw(r->device, r->t[0], r->t[1], r->t[2], r->t[6], r->t[3], r->t[4], r->t[5],
+                       0.9f, 0.999f, 1e-8f, 0.05f);
+}
+
+/* ---- fused inner step: 6 and 16 products of N d^2 per head (vittt.md 2.5, 3.1) ---- */
+static double glu_product_flops(VitttShape s) {
+    return 2.0 * (double)(s.batch * s.heads * s.height * s.width * s.head_dim * s.head_dim);
+}
+/* Bytes of `parts` token maps of `channels` channels. */
+static double token_bytes(const OpRun *r, int64_t parts, int64_t channels) {
+    return (double)(parts * r->shape.batch * r->shape.height * r->shape.width * channels) *
+           (double)dtype_size(r->t[0].dtype);
+}
+static Status run_vittt_glu(OpRun *r) {
+    r->flops = 6.0 * glu_product_flops(r->shape);
+    r->bytes = token_bytes(r, 4, r->shape.heads * r->shape.head_dim);
+    return r->k->vittt_glu(r->device, r->shape, r->t[0], r->t[1], r->t[2], r->t[3], r->t[4]);
+}
+static Status run_vittt_glu_backward(OpRun *r) {
+    r->flops = 16.0 * glu_product_flops(r->shape);
+    r->bytes = token_bytes(r, 7, r->shape.heads * r->shape.head_dim);
+    return r->k->vittt_glu_backward(r->device, r->shape, r->t[0], grad_set(r->t[1]),
+                                    grad_set(r->t[2]), r->t[3], r->t[4], r->t[5], r->t[6], r->t[7]);
+}
+static Status run_vittt_dwc(OpRun *r) {
+    r->flops = 2.0 * 18.0 * (double)(r->shape.batch * r->shape.height * r->shape.width) *
+               (double)r->shape.head_dim;
+    r->bytes = token_bytes(r, 4, r->shape.head_dim);
+    return r->k->vittt_dwc(r->device, r->shape, r->t[0], r->t[1], r->t[2], r->t[3]);
+}
+static Status run_vittt_dwc_backward(OpRun *r) {
+    r->flops = 4.0 * 18.0 * (double)(r->shape.batch * r->shape.height * r->shape.width) *
+               (double)r->shape.head_dim;
+    r->bytes = token_bytes(r, 7, r->shape.head_dim);
+    return r->k->vittt_dwc_backward(r->device, r->shape, r->t[0], grad_set(r->t[1]), r->t[2],
+                                    r->t[3], r->t[4], r->t[5]);
+}
+
+const OpCase op_cases[] = {
+    {"zero", "tokens", "a:BNC", run_zero},
+    {"fill", "tokens", "a:BNC", run_fill},
+    {"copy", "tokens to F32", "f:BNC a:BNC", run_copy},
+    {"add", "tokens", "a:BNC a:BNC a:BNC", run_add},
+    {"mul", "tokens", "a:BNC a:BNC a:BNC", run_mul},
+    {"unary", "gelu of the MLP", "a:RM a:RM", run_unary},
+    {"unary_mul", "gelu' of the MLP", "a:RM a:RM a:RM", run_unary_mul},
+    {"sum_batch", "inner weights", "f:1hDD f:BhDD", run_sum_batch},
+    {"residual", "tokens, drop path", "a:BNC a:BNC a:BNC f:B", run_residual},
+    {"scale_rows", "tokens, drop path", "a:BNC a:BNC f:B", run_scale_rows},
+    {"matmul", "inner gradient K'E", "f:BhDD a:BhND a:BhND", run_matmul_gradient},
+    {"matmul", "inner product QW", "a:BhND a:BhND a:1hDD", run_matmul_apply},
+    {"linear", "patch embedding", "a:RC a:Rp a:Cp f:C", run_linear},
+    {"linear", "qkv", "a:RP a:RC a:PC f:P", run_linear},
+    {"linear", "proj", "a:RC a:RK a:CK f:C", run_linear},
+    {"linear", "fc1 + gelu", "a:RM a:RM a:RC a:MC f:M", run_linear_gelu},
+    {"linear", "fc2", "a:RC a:RM a:CM f:C", run_linear},
+    {"linear", "head", "f:BL f:BC f:LC f:L", run_linear},
+    {"linear_dx", "qkv", "a:RC a:RP a:PC", run_linear_dx},
+    {"linear_dx", "proj", "a:RK a:RC a:CK", run_linear_dx},
+    {"linear_dx", "fc1", "a:RC a:RM a:MC", run_linear_dx},
+    {"linear_dx", "fc2 + gelu'", "a:RM a:RC a:CM a:RM", run_linear_dx},
+    {"linear_dw", "qkv", "f:PC f:P a:RP a:RC", run_linear_dw},
+    {"linear_dw", "patch embedding", "f:Cp f:C a:RC a:Rp", run_linear_dw},
+    {"linear_dw", "proj", "f:CK f:C a:RC a:RK", run_linear_dw},
+    {"linear_dw", "fc2", "f:CM f:C a:RC a:RM", run_linear_dw},
+    {"linear_dw", "fc1", "f:MC f:M a:RM a:RC", run_linear_dw},
+    {"layernorm", "tokens", "a:RC f:R2 a:RC f:C f:C", run_layernorm},
+    {"layernorm_backward", "tokens", "a:RC f:C f:C a:RC a:RC f:C f:R2", run_layernorm_backward},
+    {"softnorm", "inner gradients", "f:GDD f:GD f:GDD", run_softnorm},
+    {"softnorm_backward", "inner gradients", "f:GDD f:GDD f:GDD f:GD", run_softnorm_backward},
+    {"dwconv3", "position encoding", "a:BHWC a:BHWC f:1C9 f:C", run_dwconv3_cpe},
+    {"dwconv3", "position encoding, adjoint", "a:BHWC a:BHWC f:1C9", run_dwconv3_cpe_adjoint},
+    {"dwconv3", "inner kernel, adjoint", "a:BHWD a:BHWD f:BD9", run_dwconv3_adjoint},
+    {"dwconv3_taps", "position encoding", "f:1C9 a:BHWC a:BHWC f:C", run_dwconv3_taps},
+    {"dwconv3_taps", "inner kernel", "f:BD9 a:BHWD a:BHWD", run_dwconv3_taps},
+    {"image_normalise", "images", "a:BII3 u:BII3", run_image_normalise},
+    {"image_prepare", "images, mixup", "a:BII3 u:BII3 n:B8 f:8", run_image_prepare},
+    {"patchify", "images", "a:BNp a:BII3", run_patchify},
+    {"split_heads", "q of qkv", "a:BhND a:BNP", run_split_heads},
+    {"merge_heads", "branches", "a:BNK a:BhND", run_merge_heads},
+    {"mean_tokens", "tokens", "f:BC a:BNC", run_mean_tokens},
+    {"mean_tokens_backward", "tokens", "a:BNC f:BC", run_mean_tokens_backward},
+    {"cross_entropy", "logits", "f:1 f:BL f:BL", run_cross_entropy},
+    {"cross_entropy_backward", "logits", "f:BL f:1 f:BL f:BL", run_cross_entropy_backward},
+    {"grad_norm", "all parameters", "f:4 i:1 f:F", run_grad_norm},
+    {"adamw", "all parameters", "f:F f:F f:F f:F f:1 f:4 s:F", run_adamw},
+    {"ema", "all parameters", "f:F f:F", run_ema},
+    {"vittt_glu", "fused inner step", "a:BNK f:G2DD a:BNP f:1hDD f:1hDD", run_vittt_glu},
+    {"vittt_glu_backward", "fused inner step",
+     "a:BNP f:1hDD f:1hDD a:BNK a:BNP f:G2DD f:1hDD f:1hDD", run_vittt_glu_backward},
+    {"vittt_dwc", "fused inner kernel", "a:BNK f:BD9 a:BNP f:D9", run_vittt_dwc},
+    {"vittt_dwc_backward", "fused inner kernel", "a:BNP f:D9 a:BNK a:BNP f:BD9 f:D9",
+     run_vittt_dwc_backward},
+};
+const int op_case_count = sizeof op_cases / sizeof *op_cases;

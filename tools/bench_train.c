@@ -1,0 +1,165 @@
+/* The training step of `ttv bench step`: what nn/train_step.c does, without data set, logging and
+ * files.
+ */
+#include "tools/bench_passes.h"
+
+#include <string.h>
+
+#include "core/memory.h"
+#include "nn/optim.h"
+#include "nn/plan.h"
+#include "tools/cli.h"
+#include "tools/model_io.h"
+
+typedef struct TrainPass {
+    Model model;
+    Tape *tape;
+    AdamW optim;
+    Tensor pixels, targets, loss; /* loss: a copy that outlives the step */
+    void *host_pixels, *host_targets;
+    float mean[3], std[3];
+    int64_t batch, step;
+    DeviceGraph *graph;
+} TrainPass;
+
+static const double RATE = 1e-4;
+
+static Var *loss_of(void *user, Tape *t, int64_t batch) {
+    TrainPass *p = user;
+    int64_t side = p->model.config.image_size, classes = p->model.config.classes;
+    Tensor pixels = tensor_4d(p->pixels.data, DTYPE_U8, batch, side, side, 3);
+    Tensor targets = tensor_2d(p->targets.data, DTYPE_F32, batch, classes);
+    Var *image = op_image_normalise(t, pixels, p->mean, p->std);
+    return op_cross_entropy(t, vittt_forward(p->model.vittt, t, image, true), targets);
+}
+
+/* All kernels of a step; the learning rate and the drop-path scales are on the device already. */
+static Status run_kernels(void *user) {
+    TrainPass *p = user;
+    Device *d = p->model.device;
+    tape_reset(p->tape, true);
+    params_begin_step(&p->model.params);
+    Var *loss = loss_of(p, p->tape, p->batch);
+    TRY(tape_status(p->tape));
+    TRY(tape_backward(p->tape, loss, 1.0f));
+    TRY(d->k->copy(d, grad_set(p->loss), loss->value, 1.0f));
+    TRY(params_finish_grads(&p->model.params));
+    return adamw_apply(&p->optim);
+}
+
+static Status run_eager(void *user) {
+    TrainPass *p = user;
+    TRY(vittt_draw_drop_path(p->model.vittt, p->model.device, 1, p->step++, 0, p->batch));
+    TRY(adamw_set_lr(&p->optim, RATE));
+    return run_kernels(p);
+}
+
+static Status run_graph(void *user) {
+    TrainPass *p = user;
+    return device_graph_launch(p->model.device, p->graph);
+}
+
+static Status stage_batch(TrainPass *p) {
+    Device *d = p->model.device;
+    TRY(device_stage(d, p->pixels, p->host_pixels));
+    TRY(device_stage(d, p->targets, p->host_targets));
+    return vittt_stage_drop_path(p->model.vittt, d, 1, p->step++, 0, p->batch);
+}
+
+static Status run_fed(void *user) {
+    TrainPass *p = user;
+    float loss, norm, clip;
+    TRY(device_commit(p->model.device));
+    TRY(adamw_set_lr(&p->optim, RATE));
+    TRY(run_graph(p));
+    TRY(stage_batch(p));
+    TRY(device_pull(p->model.device, &loss, p->loss));
+    return adamw_report(&p->optim, &norm, &clip);
+}
+
+/* ---- set-up ---- */
+
+static Status take_batch(TrainPass *p) {
+    Device *d = p->model.device;
+    int64_t side = p->model.config.image_size, classes = p->model.config.classes, one = 1;
+    int64_t image[4] = {p->batch, side, side, 3}, target[2] = {p->batch, classes};
+    TRY(arena_tensor(&d->state, DTYPE_U8, 4, image, &p->pixels));
+    TRY(arena_tensor(&d->state, DTYPE_F32, 2, target, &p->targets));
+    TRY(arena_tensor(&d->state, DTYPE_F32, 1, &one, &p->loss));
+    TRY(bench_fill(d, p->pixels, 1));
+    TRY(bench_fill(d, p->targets, 2));
+    for (int c = 0; c < 3; c++) {
+        p->mean[c] = (float)p->model.preprocess.mean[c];
+        p->std[c] = (float)p->model.preprocess.std[c];
+    }
+    return STATUS_OK;
+}
+
+static Status open_pass(TrainPass *p) {
+    AdamWOptions recipe = {0.9f, 0.999f, 1e-8f, 0.05f, 5.0f};
+    StepPlan plan;
+    TRY(tape_new(p->model.device, &p->tape));
+    tape_set_act(p->tape, p->model.act);
+    TRY(adamw_init(&p->optim, &p->model.params, recipe));
+    TRY(take_batch(p));
+    return plan_reserve(&(PlanTask){&p->model.params, p->model.act, p, loss_of}, p->batch, &plan);
+}
+
+/* A host copy of a batch, to be staged again and again. */
+static Status pull_batch(TrainPass *p) {
+    Device *d = p->model.device;
+    TRY(mem_alloc(&p->host_pixels, (int64_t)tensor_bytes(p->pixels), 1, "bench images"));
+    TRY(mem_alloc(&p->host_targets, (int64_t)tensor_bytes(p->targets), 1, "bench targets"));
+    TRY(device_pull(d, p->host_pixels, p->pixels));
+    return device_pull(d, p->host_targets, p->targets);
+}
+
+static void close_pass(TrainPass *p) {
+    if (p->graph) device_graph_free(p->model.device, p->graph);
+    mem_free(p->host_pixels);
+    mem_free(p->host_targets);
+    tape_free(p->tape);
+    model_close(&p->model);
+}
+
+/* ---- measuring ---- */
+
+static PassResult *add_train(PassResults *out, const TrainPass *p, const char *what) {
+    return pass_add(out, what, p->batch,
+                    3.0 * (double)p->batch * (double)vittt_macs(&p->model.config));
+}
+
+static Status measure_graph(Bench *b, TrainPass *p, PassResults *out) {
+    Device *d = p->model.device;
+    double seconds = b->options->seconds;
+    TRY(bench_record(d, run_kernels, p, 1, &p->graph));
+    TRY(bench_time(d, run_graph, p, seconds, &add_train(out, p, "train")->seconds));
+    TRY(pull_batch(p));
+    TRY(stage_batch(p));
+    return bench_time(d, run_fed, p, seconds, &add_train(out, p, "train_fed")->seconds);
+}
+
+static Status measure(Bench *b, TrainPass *p, PassResults *out) {
+    Device *d = p->model.device;
+    bool recorded = device_can_capture(d);
+    progress_line(10, "step: training, batch %lld", (long long)p->batch);
+    TRY(open_pass(p));
+    TRY(run_eager(p));
+    int64_t before = pass_growths(d);
+    PassResult *r = add_train(out, p, recorded ? "train_eager" : "train");
+    TRY(bench_time(d, run_eager, p, b->options->seconds, &r->seconds));
+    TRY(profile_run(d, run_eager, p, &r->profile));
+    r->profiled = true;
+    pass_memory(d, &out->train);
+    out->train.late_growths = pass_growths(d) - before;
+    return recorded ? measure_graph(b, p, out) : STATUS_OK;
+}
+
+Status bench_train(Bench *b, PassResults *out) {
+    TrainPass p = {.batch = b->options->batch};
+    TRY(model_create(&p.model, b->config, 0, true, 1));
+    out->parameters = p.model.params.total;
+    Status s = measure(b, &p, out);
+    close_pass(&p);
+    return s;
+}
