@@ -85,7 +85,18 @@ Status mul_cpu(Device *d, Grad y, Tensor a, Tensor b) {
     return STATUS_OK;
 }
 
-static void unary_values(UnaryKind f, float *y, const float *x, int64_t n) {
+/* rough: the values came from BF16 and go back to it. */
+static void unary_values(UnaryKind f, bool rough, float *y, const float *x, int64_t n) {
+    if (rough && f == UNARY_GELU) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) y[i] = gelu_rough(x[i]);
+        return;
+    }
+    if (rough && f == UNARY_DGELU) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) y[i] = dgelu_rough(x[i]);
+        return;
+    }
     switch (f) {
     case UNARY_SILU:
 #pragma omp simd
@@ -115,13 +126,14 @@ Status unary_cpu(Device *d, Grad y, UnaryKind f, Tensor x) {
     if (!y.t.data) return STATUS_OK;
     if (!act_dtype(y.t.dtype) || !act_dtype(x.dtype)) return refuse_dtype("unary", x.dtype);
     const int64_t count = tensor_count(x);
+    const bool rough = x.dtype == DTYPE_BF16 && y.t.dtype == DTYPE_BF16;
 #pragma omp parallel for schedule(static) if (count >= PARALLEL_MIN)
     for (int64_t start = 0; start < count; start += CHUNK) {
         float x_buffer[CHUNK], y_buffer[CHUNK];
         const int64_t n = min_i64(CHUNK, count - start);
         const float *in = values_read(&x, start, n, x_buffer);
         float *out = values_target(&y, start, y_buffer);
-        unary_values(f, out, in, n);
+        unary_values(f, rough, out, in, n);
         values_write(&y, start, n, out);
     }
     return STATUS_OK;
@@ -133,6 +145,7 @@ Status unary_mul_cpu(Device *d, Grad y, UnaryKind f, Tensor x, Tensor dy) {
     if (!act_dtype(y.t.dtype) || !act_dtype(x.dtype) || !act_dtype(dy.dtype))
         return refuse_dtype("unary_mul", x.dtype);
     const int64_t count = tensor_count(x);
+    const bool rough = x.dtype == DTYPE_BF16 && y.t.dtype == DTYPE_BF16;
 #pragma omp parallel for schedule(static) if (count >= PARALLEL_MIN)
     for (int64_t start = 0; start < count; start += CHUNK) {
         float x_buffer[CHUNK], d_buffer[CHUNK], y_buffer[CHUNK], factor[CHUNK];
@@ -140,7 +153,7 @@ Status unary_mul_cpu(Device *d, Grad y, UnaryKind f, Tensor x, Tensor dy) {
         const float *in = values_read(&x, start, n, x_buffer);
         const float *gradient = values_read(&dy, start, n, d_buffer);
         float *out = values_target(&y, start, y_buffer);
-        unary_values(f, factor, in, n); /* not into out: linear_dx passes dy as y */
+        unary_values(f, rough, factor, in, n); /* not into out: linear_dx passes dy as y */
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) out[i] = factor[i] * gradient[i];
         values_write(&y, start, n, out);

@@ -20,25 +20,25 @@ static Status widen(Device *d, const void *data, int64_t batch, int64_t rows, in
     return STATUS_OK;
 }
 
-/* Adds the bias, applies GELU and stores rows of F32 sums, where they are or elsewhere. */
-static void finish(const Gemm *g, const float *sums, int64_t ld, int64_t stride) {
-    const Tensor t = {.data = g->c, .dtype = g->out};
-    const Grad to = {t, g->add};
+/* Adds the bias, applies GELU and stores rows of sums, in place or elsewhere. */
+static void finish(const Gemm *g, const Tensor *sums, int64_t ld, int64_t stride) {
+    const Grad to = {{.data = g->c, .dtype = g->out}, g->add};
+    const bool rough = g->out == DTYPE_BF16;
 #pragma omp parallel for schedule(static) if (g->batch * g->m * g->n >= PARALLEL_MIN)
     for (int64_t r = 0; r < g->batch * g->m; r++) {
-        float buffer[CHUNK];
-        const float *x = sums + r / g->m * stride + r % g->m * ld;
+        float x_buffer[CHUNK], y_buffer[CHUNK];
+        const int64_t from = r / g->m * stride + r % g->m * ld;
         const int64_t at = r / g->m * g->stride_c + r % g->m * g->ldc;
         for (int64_t c = 0; c < g->n; c += CHUNK) {
             const int64_t n = min_i64(CHUNK, g->n - c);
-            float *y = values_target(&to, at + c, buffer);
-            if (g->bias) {
+            const float *x = values_read(sums, from + c, n, x_buffer);
+            float *y = values_target(&to, at + c, y_buffer);
 #pragma omp simd
-                for (int64_t i = 0; i < n; i++) y[i] = x[c + i] + g->bias[c + i];
-            } else if (y != x + c) {
-                memcpy(y, x + c, (size_t)n * sizeof *y);
-            }
-            if (g->gelu) {
+            for (int64_t i = 0; i < n; i++) y[i] = g->bias ? x[i] + g->bias[c + i] : x[i];
+            if (g->gelu && rough) {
+#pragma omp simd
+                for (int64_t i = 0; i < n; i++) y[i] = gelu_rough(y[i]);
+            } else if (g->gelu) {
 #pragma omp simd
                 for (int64_t i = 0; i < n; i++) y[i] = gelu_value(y[i]);
             }
@@ -70,7 +70,8 @@ static Status run_wide(Device *d, const Gemm *g) {
     wide.add = wide.gelu = false;
     wide.bias = NULL;
     TRY(gemm_backend_run(d, &wide));
-    finish(g, c, g->n, g->m * g->n);
+    const Tensor sums = {.data = c, .dtype = DTYPE_F32};
+    finish(g, &sums, g->n, g->m * g->n);
     return STATUS_OK;
 }
 
@@ -78,14 +79,20 @@ Status gemm_run(Device *d, const Gemm *g) {
     if (!act_dtype(g->in) || !act_dtype(g->out) || (g->in == DTYPE_F32 && g->out != DTYPE_F32))
         return status_set(STATUS_INTERNAL, "matrix product %s -> %s is not offered on the CPU",
                           dtype_name(g->in), dtype_name(g->out));
-    if (g->in == DTYPE_BF16 && !gemm_backend_bf16(d)) return run_wide(d, g);
-    if ((g->bias || g->gelu) && !gemm_backend_epilogue(d)) {
-        Gemm plain = *g;
+    const GemmAbilities can = gemm_abilities(d);
+    if (g->in == DTYPE_BF16 && !can.bf16) return run_wide(d, g);
+    const bool own_gelu = g->gelu && (!can.gelu || g->out == DTYPE_BF16);
+    const bool own_bias = g->bias && !can.bias;
+    if (!own_gelu && !own_bias) return gemm_backend_run(d, g);
+    Gemm plain = *g, rest = *g;
+    plain.gelu = false;
+    if (own_bias) {
         plain.bias = NULL;
-        plain.gelu = false;
-        TRY(gemm_backend_run(d, &plain));
-        finish(g, g->c, g->ldc, g->stride_c);
-        return STATUS_OK;
+    } else {
+        rest.bias = NULL;
     }
-    return gemm_backend_run(d, g);
+    TRY(gemm_backend_run(d, &plain));
+    const Tensor sums = {.data = g->c, .dtype = g->out};
+    finish(&rest, &sums, g->ldc, g->stride_c);
+    return STATUS_OK;
 }

@@ -31,10 +31,15 @@ void gemm_close(Device *d);
 /* May take d->scratch, which the calling kernel resets. */
 Status gemm_run(Device *d, const Gemm *g);
 
-/* Of the backend: the same, for inputs that it takes. Bias and GELU are offered to it only where
- * gemm_backend_epilogue() holds, BF16 only where gemm_backend_bf16() does. */
+/* What a backend does by itself; gemm.c does the rest for it. */
+typedef struct GemmAbilities {
+    bool bf16; /* BF16 operands */
+    bool bias;
+    bool gelu; /* in F32; a BF16 result gets it from gemm.c, at BF16's accuracy */
+} GemmAbilities;
+
+/* Of the backend: the product, for what it can do. */
+GemmAbilities gemm_abilities(const Device *d);
 Status gemm_backend_run(Device *d, const Gemm *g);
-bool gemm_backend_bf16(const Device *d);
-bool gemm_backend_epilogue(const Device *d);
 
 #endif

@@ -12,14 +12,9 @@ void gemm_close(Device *d) {
     (void)d;
 }
 
-bool gemm_backend_bf16(const Device *d) {
+GemmAbilities gemm_abilities(const Device *d) {
     (void)d;
-    return false;
-}
-
-bool gemm_backend_epilogue(const Device *d) {
-    (void)d;
-    return false;
+    return (GemmAbilities){.bf16 = false, .bias = false, .gelu = false};
 }
 
 Status gemm_backend_run(Device *d, const Gemm *g) {

@@ -98,16 +98,35 @@ static Gemm plain_gemm(Tensor c, Tensor a, bool ta, Tensor b, bool tb) {
                   .alpha = 1.0f};
 }
 
+/* Rows of a product that is worked on further right away: about 1 MiB of F32, so that it is still
+ * in the second-level cache. A fixed number, whatever the threads. */
+static int64_t hot_rows(int64_t width) {
+    return max_i64(64, (1 << 18) / width / 64 * 64);
+}
+
+/* Rows [begin, begin + n) of a matrix. */
+static Tensor rows_of(Tensor t, int64_t begin, int64_t n) {
+    if (!t.data) return t;
+    const int64_t width = tensor_last(t);
+    return tensor_2d(element(&t, begin * width), t.dtype, n, width);
+}
+
 static Status linear(Device *d, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor bias,
                      Activation act) {
     const bool keep = pre.data != NULL;
-    Gemm g = plain_gemm(keep ? pre : y, x, false, w, true);
-    g.bias = bias.data;
-    g.gelu = act == ACT_GELU && !keep;
-    TRY(gemm_run(d, &g));
-    if (!keep) return STATUS_OK;
-    if (act == ACT_GELU) return d->k->unary(d, grad_set(y), UNARY_GELU, pre);
-    return d->k->copy(d, grad_set(y), pre, 1.0f);
+    const int64_t rows = tensor_rows(x), step = keep ? hot_rows(tensor_last(y)) : rows;
+    for (int64_t r = 0; r < rows; r += step) {
+        const int64_t n = min_i64(step, rows - r);
+        const Tensor to = rows_of(keep ? pre : y, r, n);
+        Gemm g = plain_gemm(to, rows_of(x, r, n), false, w, true);
+        g.bias = bias.data;
+        g.gelu = act == ACT_GELU && !keep;
+        TRY(gemm_run(d, &g));
+        if (!keep) continue;
+        const Grad out = grad_set(rows_of(y, r, n));
+        TRY(act == ACT_GELU ? unary_cpu(d, out, UNARY_GELU, to) : copy_cpu(d, out, to, 1.0f));
+    }
+    return STATUS_OK;
 }
 
 Status linear_cpu(Device *d, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor bias,
@@ -123,14 +142,20 @@ static Status linear_dx(Device *d, Grad dx, Tensor dy, Tensor w, Tensor pre, Act
         return gemm_run(d, &g);
     }
     /* The product in F32, so that it is rounded once, after the factor gelu'(pre). */
-    Tensor product = dx.t;
-    if (dx.add || dx.t.dtype != DTYPE_F32) {
-        product.dtype = DTYPE_F32;
-        TRY(scratch_floats(d, tensor_count(dx.t), (float **)&product.data));
+    const bool direct = !dx.add && dx.t.dtype == DTYPE_F32;
+    const int64_t rows = tensor_rows(dx.t), width = tensor_last(dx.t);
+    const int64_t step = min_i64(rows, hot_rows(width));
+    float *buffer = NULL;
+    if (!direct) TRY(scratch_floats(d, step * width, &buffer));
+    for (int64_t r = 0; r < rows; r += step) {
+        const int64_t n = min_i64(step, rows - r);
+        const Grad out = {rows_of(dx.t, r, n), dx.add};
+        const Tensor product = direct ? out.t : tensor_2d(buffer, DTYPE_F32, n, width);
+        const Gemm g = plain_gemm(product, rows_of(dy, r, n), false, w, false);
+        TRY(gemm_run(d, &g));
+        TRY(unary_mul_cpu(d, out, UNARY_DGELU, rows_of(pre, r, n), product));
     }
-    const Gemm g = plain_gemm(product, dy, false, w, false);
-    TRY(gemm_run(d, &g));
-    return d->k->unary_mul(d, dx, UNARY_DGELU, pre, product);
+    return STATUS_OK;
 }
 
 Status linear_dx_cpu(Device *d, Grad dx, Tensor dy, Tensor w, Tensor pre, Activation act) {
