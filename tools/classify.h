@@ -11,7 +11,7 @@ typedef struct ClassifyOptions {
     char results_file[CONFIG_TEXT];
     int64_t topk, batch, workers;
     int format, results_format; /* 0: automatic, else ResultFormat + 1 */
-    int label_type, output_type, on_corrupt, exif;
+    int label_type, output_type, on_corrupt, exif, weights;
     bool recursive, null_separated, print_preprocess;
 } ClassifyOptions;
 

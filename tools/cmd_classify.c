@@ -15,6 +15,8 @@ static ClassifyOptions options;
 static const Option classify_options[] = {
     {"checkpoint", OPTION_STRING, FIELD(checkpoint), "", 0, 0, NULL, "checkpoint",
      "weights: a .safetensors file, a shard index, or a run folder (its best)"},
+    {"weights", OPTION_CHOICE, FIELD(weights), "auto", 0, 0, WEIGHTS_CHOICES, "weights",
+     WEIGHTS_HELP},
     {"topk", OPTION_INT, FIELD(topk), "5", 1, 1e6, NULL, "topk", "classes to print per picture"},
     {"format", OPTION_CHOICE, FIELD(format), "auto", 0, 0, "auto|text|csv|jsonl", "format",
      "of the results; auto: jsonl with --json, by the ending of --results-file, else text"},
@@ -91,7 +93,7 @@ static void print_preprocess(const Classifier *c, bool rows_follow) {
 static Status set_up(Classifier *c, Config *config, int count, char **paths) {
     InputOptions inputs = {options.recursive, options.null_separated, options.files_from};
     TRY(inputs_open(&inputs, count, paths, &c->inputs));
-    TRY(model_open(&c->model, options.checkpoint, config));
+    TRY(model_open(&c->model, options.checkpoint, (WeightsChoice)options.weights, config));
     if (options.labels[0]) TRY(model_read_labels(&c->model, options.labels));
     int64_t n = c->model.config.classes;
     c->topk = options.topk < n ? options.topk : n;

@@ -14,11 +14,14 @@
 static struct EvalOptions {
     char checkpoint[CONFIG_TEXT];
     char results_file[CONFIG_TEXT];
+    int weights; /* WeightsChoice */
 } eval;
 
 static const Option eval_options[] = {
     {"checkpoint", OPTION_STRING, offsetof(struct EvalOptions, checkpoint), "", 0, 0, NULL,
      "checkpoint", "weights: a .safetensors file, a shard index, or a run folder (its best)"},
+    {"weights", OPTION_CHOICE, offsetof(struct EvalOptions, weights), "auto", 0, 0, WEIGHTS_CHOICES,
+     "weights", WEIGHTS_HELP},
     {"results_file", OPTION_STRING, offsetof(struct EvalOptions, results_file), "", 0, 0, NULL,
      "results-file", "CSV with a row for every image"},
     {0},
@@ -83,7 +86,7 @@ static Status open_all(Eval *e, Config *config) {
     if (!*settings.data.root)
         return status_set(STATUS_USAGE,
                           "no data: give --data-dir DIR, or [data] root in a file (-c)");
-    TRY(model_open(&e->model, eval.checkpoint, config));
+    TRY(model_open(&e->model, eval.checkpoint, (WeightsChoice)eval.weights, config));
     TRY(open_data(e));
     TRY(eval_loader_open(e->data, &e->model.preprocess, &e->loader));
     TRY(predictor_open(&e->predictor, &e->model, settings.loader.batch_size));
@@ -126,6 +129,7 @@ static void print_json(const Eval *e, const char *preprocessing) {
     json_writer_init(&w);
     json_begin_object(&w);
     json_pair_string(&w, "checkpoint", e->model.path);
+    json_pair_string(&w, "weights", e->model.averaged ? "ema" : "raw");
     json_pair_string(&w, "model", e->model.name);
     json_pair_string(&w, "data", settings.data.root);
     json_pair_string(&w, "split", settings.data.val_split);
@@ -176,7 +180,8 @@ static Status eval_run(Eval *e, Config *config) {
     char preprocessing[512];
     TRY(open_all(e, config));
     preprocess_text(&e->model.preprocess, preprocessing, sizeof preprocessing);
-    note("%s: %lld parameters; %s", e->model.name, (long long)e->model.params.total, preprocessing);
+    note("%s: %lld parameters%s; %s", e->model.name, (long long)e->model.params.total,
+         e->model.averaged ? ", averaged (ema)" : "", preprocessing);
     Status s = score(e);
     progress_end();
     report_corrupt("evaluation", e->data, e->loader);

@@ -14,13 +14,18 @@ static const Section *train_sections(int *count) {
     return list;
 }
 
-/* Counted in the checkpoint, compared at a resume. */
-static Status add_image_count(Trainer *t) {
+/* The image count is compared at a resume. The scores of weights and average are what they are when
+ * a checkpoint is written: --weights auto reads them (model_io.h). */
+static Status add_run_meta(Trainer *t) {
     char number[32], *copy;
+    ModelMeta *m = &t->meta;
     snprintf(number, sizeof number, "%lld", (long long)dataset_count(t->data.train));
     TRY(mem_string(&copy, number));
-    t->meta.items[t->meta.count] = (SafeMeta){"ttv.train_images", copy};
-    t->meta.owned[t->meta.count++] = copy;
+    m->items[m->count] = (SafeMeta){"ttv.train_images", copy};
+    m->owned[m->count++] = copy;
+    if (!t->optim.ema) return STATUS_OK;
+    m->items[m->count++] = (SafeMeta){"ttv.top1_raw", t->task.top1_raw};
+    m->items[m->count++] = (SafeMeta){"ttv.top1_ema", t->task.top1_ema};
     return STATUS_OK;
 }
 
@@ -28,6 +33,14 @@ static AdamWOptions adamw_options(void) {
     const OptimConfig *o = &settings.optim;
     return (AdamWOptions){(float)o->beta1, (float)o->beta2, (float)o->eps, (float)o->weight_decay,
                           (float)o->clip_grad};
+}
+
+/* --model-ema: starts from the weights of now. */
+static Status average_weights(Trainer *t) {
+    if (!settings.train.model_ema) return STATUS_OK;
+    TRY(ema_init(&t->ema, &t->model.params, (float)settings.train.model_ema_decay));
+    t->optim.ema = &t->ema;
+    return STATUS_OK;
 }
 
 /* Data first: it is the likeliest to be wrong and tells the number of classes. */
@@ -43,9 +56,11 @@ static Status prepare(Trainer *t) {
     TRY(class_list_copy(&t->model.classes, &t->data.classes));
     TRY(adamw_init(&t->optim, &t->model.params, adamw_options()));
     TRY(trainer_load_initial(t));
+    TRY(average_weights(t));
+    TRY(trainer_plan_memory(t));
     TRY(train_data_load(&t->data, &t->model.preprocess));
     TRY(model_meta(&t->model, &t->meta));
-    TRY(add_image_count(t));
+    TRY(add_run_meta(t));
     t->options.meta = t->meta.items;
     t->options.meta_count = t->meta.count;
     TRY(trainer_plan(t));
@@ -71,6 +86,7 @@ static Status start(Trainer *t) {
     TRY(trainer_task_init(&t->task, &t->model, &t->data));
     t->task.on_micro_step = trainer_micro_step;
     t->task.on_micro_step_user = t;
+    t->task.ema = t->optim.ema;
     t->first_step = t->state.step;
     trainer_print_plan(t);
     if (t->resuming)
@@ -110,7 +126,7 @@ static int finish(Trainer *t, Status s) {
              (long long)t->state.step, t->run.path);
         return signal_code ? signal_code : status_exit_code(STATUS_STOPPED);
     }
-    if (s == STATUS_MEMORY)
+    if (s == STATUS_MEMORY && t->run.path) /* the plan was wrong */
         s = status_context(s,
                            "--batch-size %lld does not fit; try a smaller one with "
                            "--grad-accum-steps",

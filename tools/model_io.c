@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "core/memory.h"
-#include "nn/checkpoint.h"
 #include "tools/cli.h"
 #include "tools/model_meta.h"
 
@@ -91,6 +90,8 @@ static Status open_device(Model *m) {
 }
 
 static Status load(Model *m, const SafeFile *file, const Config *user) {
+    const char *kind = safetensors_meta(file, "ttv.weights");
+    m->averaged = kind && strcmp(kind, "ema") == 0;
     TRY(describe(m, file, user));
     TRY(model_meta_classes(file, m->path, m->config.classes, &m->classes));
     TRY(open_device(m));
@@ -99,9 +100,9 @@ static Status load(Model *m, const SafeFile *file, const Config *user) {
     return params_refresh(&m->params);
 }
 
-Status model_open(Model *m, const char *checkpoint, const Config *user) {
+Status model_open(Model *m, const char *checkpoint, WeightsChoice choice, const Config *user) {
     *m = (Model){0};
-    Status s = checkpoint_resolve(checkpoint, &m->path);
+    Status s = weights_resolve(checkpoint, choice, &m->path);
     SafeFile *file = NULL;
     if (s == STATUS_OK) s = safetensors_open(m->path, &file);
     if (s == STATUS_OK) s = load(m, file, user);

@@ -5,6 +5,8 @@
  *   ttv.config       INI text of [model] and [preprocess], all values resolved
  *   ttv.classes      JSON array of class folder names in index order
  *   ttv.class_names  JSON array of readable names (absent when there are none)
+ *   ttv.weights      raw, or ema: the moving average of the weights
+ *   ttv.top1_raw, ttv.top1_ema   of the run's last validation, when it averages; "nan": none yet
  * A file without ttv.config (an official checkpoint converted to safetensors) needs --model or -c.
  */
 #ifndef TTV_TOOLS_MODEL_IO_H
@@ -21,15 +23,25 @@ typedef struct Model {
     ClassList classes;     /* count 0: unknown (foreign checkpoint); otherwise == config.classes */
     Params params;
     Vittt *vittt;
-    char *path; /* weights file; NULL for random weights */
-    char *name; /* preset or "custom", for people */
+    char *path;    /* weights file; NULL for random weights */
+    bool averaged; /* the file says that it holds the moving average */
+    char *name;    /* preset or "custom", for people */
 } Model;
+
+/* Of a run folder: the weights, their moving average, or (auto) the average unless the weights
+ * scored higher in the validation that the file tells of. Of a single file: a check. */
+typedef enum WeightsChoice { WEIGHTS_AUTO, WEIGHTS_RAW, WEIGHTS_EMA } WeightsChoice;
+#define WEIGHTS_CHOICES "auto|raw|ema"
+#define WEIGHTS_HELP                                                                               \
+    "of a run with --model-ema: raw, their average (ema), or auto: the one with the higher top-1"
+/* The path of the weights (mem_free): see checkpoint_resolve(). */
+Status weights_resolve(const char *checkpoint, WeightsChoice choice, char **path);
 
 /* Loads `checkpoint` (.safetensors, shard index, or run folder) for inference on the device of
  * --device. [model] and [preprocess] come from its metadata; keys that the user set (flags, --set,
  * -c) win. Contradicting the file's own model (another preset, shapes that do not fit) is an error
  * that names both. On failure *m is empty. */
-Status model_open(Model *m, const char *checkpoint, const Config *user);
+Status model_open(Model *m, const char *checkpoint, WeightsChoice choice, const Config *user);
 
 /* A network with random weights from `seed`, described by the user's [model]; `classes` > 0
  * overrides the number of classes. training: with gradients. */

@@ -40,8 +40,8 @@ Status run_folder_open(RunFolder *r, const char *path);
 Status run_folder_start(RunFolder *r, int64_t resumed_step);
 Status run_folder_write_config(const RunFolder *r, const Config *c);
 
-/* Adds the event to the metrics files; `validation` may be NULL. */
-void run_folder_event(RunFolder *r, const TrainEvent *e, const Score *validation);
+/* Adds the event to the metrics files; `validation` and that of averaged weights may be NULL. */
+void run_folder_event(RunFolder *r, const TrainEvent *e, const Score *validation, const Score *ema);
 
 /* Closes files, gives the lock back. */
 void run_folder_close(RunFolder *r);

@@ -15,7 +15,7 @@ enum { MAX_METRICS_BYTES = 1 << 30 };
 
 static const char csv_heading[] =
     "kind,step,epoch,loss,lr,grad_norm,images_per_s,wait_share,step_ms,"
-    "val_loss,top1,top5,seconds\n";
+    "val_loss,top1,top5,seconds,ema_loss,ema_top1\n";
 
 /* ---- trimming at a resume ---- */
 
@@ -120,7 +120,7 @@ static void csv_number(FILE *f, double x) {
         fputc(',', f);
 }
 
-static void csv_event(FILE *f, const TrainEvent *e, const Score *v) {
+static void csv_event(FILE *f, const TrainEvent *e, const Score *v, const Score *ema) {
     bool train = strcmp(e->kind, "train") == 0 || strcmp(e->kind, "skip") == 0;
     double n = v ? (double)v->scored : 0;
     fprintf(f, "%s,%lld,%lld", e->kind, (long long)e->state.step, (long long)e->state.epoch);
@@ -134,14 +134,18 @@ static void csv_event(FILE *f, const TrainEvent *e, const Score *v) {
     csv_number(f, n > 0 ? 100.0 * (double)v->top1 / n : NAN);
     csv_number(f, n > 0 ? 100.0 * (double)v->top5 / n : NAN);
     csv_number(f, e->seconds);
+    n = ema ? (double)ema->scored : 0;
+    csv_number(f, n > 0 ? ema->loss_sum / n : NAN);
+    csv_number(f, n > 0 ? 100.0 * (double)ema->top1 / n : NAN);
     fputc('\n', f);
 }
 
-void run_folder_event(RunFolder *r, const TrainEvent *e, const Score *validation) {
+void run_folder_event(RunFolder *r, const TrainEvent *e, const Score *validation,
+                      const Score *ema) {
     const int64_t *kept = kept_step(r, e->kind);
     if (!r->jsonl || !r->csv || (kept && e->state.step <= *kept)) return;
     if (e->record) fprintf(r->jsonl, "%s\n", e->record);
-    csv_event(r->csv, e, validation);
+    csv_event(r->csv, e, validation, ema);
     bool good = fflush(r->jsonl) == 0 && fflush(r->csv) == 0;
     if (good || r->status != STATUS_OK) return;
     /* Numbers of a run are worth less than the run: go on, say it, and end with its exit code. */

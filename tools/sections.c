@@ -70,6 +70,11 @@ static const Option train_options[] = {
      "steps between rows of metrics.jsonl and metrics.csv"},
     {"give_up_after", OPTION_INT, AT(TrainConfig, give_up_after), "10", 1, 1e9, NULL, NULL,
      "non-finite steps in a row that end the run"},
+    {"model_ema", OPTION_BOOL, AT(TrainConfig, model_ema), "false", 0, 0, NULL, "model-ema",
+     "average the weights over the steps, too; both are validated and saved, and the best "
+     "checkpoint is the one where the better of the two has its highest top-1"},
+    {"model_ema_decay", OPTION_FLOAT, AT(TrainConfig, model_ema_decay), "0.9996", 0, 0.9999999,
+     NULL, "model-ema-decay", "average = decay average + (1 - decay) weights, every step"},
     {"overfit_batch", OPTION_BOOL, AT(TrainConfig, overfit_batch), "false", 0, 0, NULL,
      "overfit-batch", "train on the first batch again and again (a check of the set-up)"},
     {"initial_checkpoint", OPTION_STRING, AT(TrainConfig, initial_checkpoint), "", 0, 0, NULL,

@@ -39,6 +39,8 @@ typedef struct TrainConfig {
     int64_t log_interval, give_up_after;
     bool augment; /* --no-aug: the evaluation transform */
     bool overfit_batch;
+    bool model_ema;
+    double model_ema_decay;
     char initial_checkpoint[CONFIG_TEXT];
 } TrainConfig;
 

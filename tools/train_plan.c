@@ -40,10 +40,12 @@ Status trainer_plan(Trainer *t) {
     return plan_schedule(&o->schedule, o->steps_per_epoch);
 }
 
-/* Weights and two moments, F32, and what headers and manifests take. */
+/* Weights and two moments, F32, their average twice (as weights and as state), and what headers
+ * and manifests take. */
 static uint64_t checkpoint_bytes(const Trainer *t) {
     const Params *p = &t->model.params;
-    return (uint64_t)p->total * 12 + (uint64_t)p->count * 3 * 256 + 32768;
+    const uint64_t copies = t->optim.ema ? 5 : 3;
+    return copies * ((uint64_t)p->total * 4 + (uint64_t)p->count * 256) + 32768;
 }
 
 Status trainer_check_disk(const Trainer *t) {
@@ -85,9 +87,7 @@ void trainer_print_plan(const Trainer *t) {
          (long long)o->epochs, (long long)o->steps_per_epoch, (long long)o->accumulate,
          (long long)settings.loader.batch_size, o->schedule.base,
          (long long)o->schedule.warmup_steps, (long long)settings.train.seed);
-    note(
-        "device %s (%s), activations %s; memory: weights %.1f MB, gradients and moments %.1f MB; a "
-        "checkpoint takes %.1f MB",
-        common.device, d->name, dtype_name(t->model.act), (double)d->weights.used / 1e6,
-        (double)d->state.used / 1e6, (double)checkpoint_bytes(t) / 1e6);
+    note("device %s (%s), activations %s; a checkpoint takes %.1f MB", common.device, d->name,
+         dtype_name(t->model.act), (double)checkpoint_bytes(t) / 1e6);
+    trainer_print_memory(t);
 }

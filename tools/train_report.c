@@ -49,17 +49,23 @@ void trainer_micro_step(void *trainer, int64_t step) {
 }
 
 static void tell_validation(const Trainer *t, const TrainEvent *e) {
-    const Score *s = &t->task.score;
+    const Score *s = &t->task.score, *average = &t->task.ema_score;
     double n = (double)s->scored;
-    note("step %lld: top-1 %.2f %%, top-5 %.2f %%, loss %.4f on %lld images%s",
+    char averaged[80] = "";
+    if (t->task.ema)
+        snprintf(averaged, sizeof averaged, "; averaged weights: top-1 %.2f %%, loss %.4f",
+                 100 * (double)average->top1 / n, average->loss_sum / n);
+    note("step %lld: top-1 %.2f %%, top-5 %.2f %%, loss %.4f on %lld images%s%s",
          (long long)e->state.step, 100 * (double)s->top1 / n, 100 * (double)s->top5 / n,
-         s->loss_sum / n, (long long)s->scored, s->left_out ? " (some were left out)" : "");
+         s->loss_sum / n, (long long)s->scored, s->left_out ? " (some were left out)" : "",
+         averaged);
 }
 
 void trainer_event(void *trainer, const TrainEvent *e) {
     Trainer *t = trainer;
     bool validation = strcmp(e->kind, "validate") == 0 && t->task.score.scored > 0;
-    run_folder_event(&t->run, e, validation ? &t->task.score : NULL);
+    run_folder_event(&t->run, e, validation ? &t->task.score : NULL,
+                     validation && t->task.ema ? &t->task.ema_score : NULL);
     if (strcmp(e->kind, "train") == 0) {
         t->loss = e->loss;
         t->lr = e->lr;
@@ -89,6 +95,13 @@ static void print_json(const Trainer *t) {
         json_pair_number(&w, "top5", 100.0 * (double)s->top5 / (double)s->scored);
         json_pair_number(&w, "val_loss", s->loss_sum / (double)s->scored);
         json_pair_int(&w, "scored", s->scored);
+        if (t->task.ema) {
+            const Score *average = &t->task.ema_score;
+            double n = (double)average->scored;
+            json_pair_number(&w, "ema_top1", 100.0 * (double)average->top1 / n);
+            json_pair_number(&w, "ema_top5", 100.0 * (double)average->top5 / n);
+            json_pair_number(&w, "ema_loss", average->loss_sum / n);
+        }
     }
     json_end_object(&w);
     if (w.status == STATUS_OK) {
@@ -110,6 +123,9 @@ void trainer_print_result(const Trainer *t) {
         out_printf(", top-1 %.2f %%, top-5 %.2f %% on %lld images",
                    100.0 * (double)s->top1 / (double)s->scored,
                    100.0 * (double)s->top5 / (double)s->scored, (long long)s->scored);
+    if (s->scored > 0 && t->task.ema)
+        out_printf(", averaged weights top-1 %.2f %%",
+                   100.0 * (double)t->task.ema_score.top1 / (double)t->task.ema_score.scored);
     if (isfinite(t->state.best_metric) && t->state.best_step > 0)
         out_printf("; best top-1 %.2f %% at step %lld", t->state.best_metric,
                    (long long)t->state.best_step);

@@ -159,7 +159,7 @@ Status trainer_load_initial(Trainer *t) {
     if (!*given || t->resuming) return STATUS_OK;
     char *path;
     SafeFile *file = NULL;
-    TRY(checkpoint_resolve(given, &path));
+    TRY(weights_resolve(given, WEIGHTS_AUTO, &path));
     Status s = safetensors_open(path, &file);
     if (s == STATUS_OK) s = status_context(load_all(t, file), "%s", path);
     if (file) safetensors_close(file);

@@ -29,19 +29,50 @@ Status score_all(Predictor *p, Loader *l, int64_t images, float *logits, Score *
     return STATUS_OK;
 }
 
+static double top1_of(const Score *s) {
+    return 100.0 * (double)s->top1 / (double)s->scored;
+}
+
+static Status score_weights(TrainerTask *t, Score *score) {
+    return score_all(&t->predictor, t->data->val_loader, dataset_count(t->data->val), t->logits,
+                     score, NULL, NULL);
+}
+
+/* With the averaged weights in place of the others, which come back whatever happens. */
+static Status score_average(TrainerTask *t) {
+    char message[1024];
+    TRY(ema_swap(t->ema));
+    Status s = score_weights(t, &t->ema_score);
+    snprintf(message, sizeof message, "%s", status_message());
+    TRY(ema_swap(t->ema));
+    return s == STATUS_OK ? s : status_set(s, "%s", message);
+}
+
+static void record_average(TrainerTask *t, double *metric, JsonWriter *record) {
+    const Score *s = &t->ema_score;
+    const double top1 = top1_of(s);
+    json_pair_number(record, "ema_loss", s->loss_sum / (double)s->scored);
+    json_pair_number(record, "ema_top1", top1);
+    json_pair_number(record, "ema_top5", 100.0 * (double)s->top5 / (double)s->scored);
+    snprintf(t->top1_raw, sizeof t->top1_raw, "%.6f", *metric);
+    snprintf(t->top1_ema, sizeof t->top1_ema, "%.6f", top1);
+    if (top1 > *metric) *metric = top1;
+}
+
 static Status validate(void *user, int64_t step, double *metric, JsonWriter *record) {
     TrainerTask *t = user;
-    int64_t images = dataset_count(t->data->val);
-    TRY(score_all(&t->predictor, t->data->val_loader, images, t->logits, &t->score, NULL, NULL));
+    TRY(score_weights(t, &t->score));
+    if (t->ema) TRY(score_average(t));
     t->scored_step = step;
     const Score *s = &t->score;
     double n = (double)s->scored;
-    *metric = 100.0 * (double)s->top1 / n;
+    *metric = top1_of(s);
     json_pair_number(record, "val_loss", s->loss_sum / n);
     json_pair_number(record, "top1", *metric);
     json_pair_number(record, "top5", 100.0 * (double)s->top5 / n);
     json_pair_int(record, "scored", s->scored);
     json_pair_int(record, "left_out", s->left_out);
+    if (t->ema) record_average(t, metric, record);
     return STATUS_OK;
 }
 
@@ -207,6 +238,8 @@ static Status init(TrainerTask *t) {
 
 Status trainer_task_init(TrainerTask *t, Model *m, TrainData *d) {
     *t = (TrainerTask){.model = m, .data = d, .scored_step = -1};
+    strcpy(t->top1_raw, "nan");
+    strcpy(t->top1_ema, "nan");
     Status s = init(t);
     if (s != STATUS_OK) trainer_task_free(t);
     return s;

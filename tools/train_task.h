@@ -22,9 +22,11 @@ typedef struct TrainerTask {
     uint8_t *fixed_pixels;
     int64_t *fixed_labels, *fixed_samples;
     uint8_t *fixed_valid;
-    int64_t fixed_served;                            /* batches of this epoch handed out */
-    Score score;                                     /* of the last validation */
-    int64_t scored_step;                             /* step that `score` belongs to; -1: none */
+    int64_t fixed_served;            /* batches of this epoch handed out */
+    Ema *ema;                        /* averaged weights, scored beside the others; NULL: none */
+    Score score, ema_score;          /* of the last validation */
+    int64_t scored_step;             /* step that `score` belongs to; -1: none */
+    char top1_raw[32], top1_ema[32]; /* in words, of the last validation; nan: none yet */
     void (*on_micro_step)(void *user, int64_t step); /* progress; may be NULL */
     void *on_micro_step_user;
 } TrainerTask;

@@ -2,8 +2,17 @@
 #ifndef TTV_TOOLS_TRAINER_H
 #define TTV_TOOLS_TRAINER_H
 
+#include "nn/plan.h"
 #include "tools/run_folder.h"
 #include "tools/train_task.h"
+
+/* Bytes on the device, before step 1. */
+typedef struct MemoryPlan {
+    StepPlan step;       /* of --batch-size */
+    size_t sample_bytes; /* held for each sample outside of the step */
+    size_t need;         /* of a step with its batches */
+    int64_t largest;     /* batch that fits, with a little to spare; 0: none */
+} MemoryPlan;
 
 typedef struct Trainer {
     Config *config;
@@ -11,6 +20,8 @@ typedef struct Trainer {
     Model model;
     ModelMeta meta;
     AdamW optim;
+    Ema ema; /* in use when optim.ema points to it */
+    MemoryPlan memory;
     Tape *tape;
     TrainerTask task;
     RunFolder run;
@@ -40,6 +51,12 @@ Status trainer_plan(Trainer *t);
 Status trainer_check_disk(const Trainer *t);
 /* The plan in words, on stderr and in log.txt. */
 void trainer_print_plan(const Trainer *t);
+
+/* ---- train_memory.c ---- */
+
+/* STATUS_MEMORY, when a step does not fit, names need, free memory and the largest batch. */
+Status trainer_plan_memory(Trainer *t);
+void trainer_print_memory(const Trainer *t);
 
 /* ---- train_report.c ---- */
 

@@ -14,10 +14,12 @@
 
 #include "core/file.h"
 #include "core/memory.h"
+#include "kernels/backend.h"
 #include "tools/cli.h"
 #include "tools/predict.h"
 #include "tools/run_metrics.h"
 #include "tools/sections.h"
+#include "tools/trainer.h"
 
 /* ---- option tables ---- */
 
@@ -191,12 +193,81 @@ static void test_metrics_trim(void **state) {
     rmdir(folder);
 }
 
+/* ---- the memory of a run ---- */
+
+static size_t pretended; /* bytes free */
+static Status few_bytes(Device *d, size_t *available, size_t *total) {
+    (void)d;
+    *available = *total = pretended;
+    return STATUS_OK;
+}
+
+static void plan_open(Trainer *t, DeviceMemory *memory, bool recompute) {
+    const char *const sizes[] = {"preset=custom", "image_size=32", "patch=4",    "width=48",
+                                 "depth=3",       "heads=3",       "classes=10", "drop_path=0.1"};
+    Section list[2] = {section_of("model"), section_of("preprocess")};
+    assert_int_equal(config_new(list, 2, &t->config), STATUS_OK);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "model.%s", sizes[i]);
+        assert_int_equal(config_set(t->config, text, "test"), STATUS_OK);
+    }
+    if (recompute) assert_int_equal(config_set(t->config, "model.recompute=true", "test"), 0);
+    snprintf(common.device, sizeof common.device, "cpu");
+    settings.loader.prefetch = 4;
+    assert_int_equal(model_create(&t->model, t->config, 0, true, 1), STATUS_OK);
+    *memory = *t->model.device->memory;
+    memory->available = few_bytes;
+    t->model.device->memory = memory;
+}
+
+static void plan_close(Trainer *t) {
+    model_close(&t->model);
+    config_free(t->config);
+}
+
+static Status plan(Trainer *t, int64_t batch) {
+    settings.loader.batch_size = batch;
+    return trainer_plan_memory(t);
+}
+
+/* The batch that the refusal names fits: the plan takes it, and so does a true pass. */
+static void test_memory_plan(void **state) {
+    (void)state;
+    int64_t largest[2];
+    for (int recompute = 0; recompute < 2; recompute++) {
+        Trainer t = {0};
+        DeviceMemory memory;
+        plan_open(&t, &memory, recompute);
+        pretended = (size_t)64 << 20;
+        assert_int_equal(plan(&t, 4096), STATUS_MEMORY);
+        const char *text = status_message(), *at = strstr(text, "the largest batch that fits is ");
+        assert_non_null(at);
+        assert_non_null(strstr(text, "--batch-size 4096 does not fit"));
+        assert_non_null(strstr(text, "67.1 MB are free"));
+        assert_int_equal(strstr(text, "--grad-checkpointing") == NULL, recompute);
+        largest[recompute] = strtoll(at + strlen("the largest batch that fits is "), NULL, 10);
+        assert_true(largest[recompute] > 4 && largest[recompute] < 4096);
+        assert_int_equal(plan(&t, largest[recompute]), STATUS_OK);
+        assert_int_equal(t.memory.largest, largest[recompute]);
+        /* What is spared for libraries is less than a tenth. */
+        assert_int_equal(plan(&t, largest[recompute] * 11 / 10), STATUS_MEMORY);
+        pretended = 1000;
+        assert_int_equal(plan(&t, 1), STATUS_MEMORY);
+        assert_non_null(strstr(status_message(), "not even one image fits"));
+        assert_true(tensor_is_none(t.model.vittt->drop_scale));
+        plan_close(&t);
+    }
+    assert_true(largest[1] > largest[0]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_flags_are_unique),
         cmocka_unit_test(test_letters_name_flags),
         cmocka_unit_test(test_sections_by_name),
         cmocka_unit_test(test_overlay),
+        cmocka_unit_test(test_memory_plan),
         cmocka_unit_test(test_top_k),
         cmocka_unit_test(test_softmax_and_loss),
         cmocka_unit_test(test_score_counts_valid_rows_only),

@@ -15,7 +15,7 @@ done
 checks=$((checks + 1))
 [ ! -e runs/a/lock ] || fail 'the lock stays behind'
 json_ok runs/a/metrics.jsonl lines
-equal 'fields of a CSV row' "$(awk -F, 'NF != 13' runs/a/metrics.csv | wc -l)" 0
+equal 'fields of a CSV row' "$(awk -F, 'NF != 15' runs/a/metrics.csv | wc -l)" 0
 equal 'train rows' "$(grep -c '^train,' runs/a/metrics.csv)" 20
 checks=$((checks + 1))
 grep -q 'batch_size = 32 .*batch-size' runs/a/config.ini || fail 'config.ini lacks the origin of batch_size'
@@ -72,6 +72,8 @@ tells 'mixup-prob'
 # ---- dry run ----
 run 0 train "${tiny[@]}" "${small_data[@]}" --dry-run -o runs/dry
 tells 'nothing was written'
+tells 'memory: weights'
+tells 'the largest batch that fits is'
 checks=$((checks + 1))
 [ ! -e runs/dry ] || fail 'the dry run wrote'
 
