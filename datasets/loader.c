@@ -62,7 +62,7 @@ static void slot_free(Slot *slot) {
     corrupt_free(slot->corrupt);
 }
 
-static int processor_count(void) {
+int loader_processors(void) {
     cpu_set_t set;
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
@@ -83,7 +83,7 @@ static Status check_options(const LoaderOptions *o) {
 
 static Status allocate(Loader *l) {
     void *block;
-    int threads = l->options.threads > 0 ? l->options.threads : processor_count();
+    int threads = l->options.threads > 0 ? l->options.threads : loader_processors();
     TRY(mem_alloc(&block, l->count, sizeof(int64_t), "sample order"));
     l->order = block;
     TRY(mem_alloc(&block, l->slot_count, sizeof(Slot), "loader ring"));
@@ -105,7 +105,8 @@ static Status start_workers(Loader *l) {
     pthread_sigmask(SIG_BLOCK, &all, &before);
     while (error == 0 && l->worker_count < l->options.threads) {
         Worker *w = &l->workers[l->worker_count];
-        *w = (Worker){.loader = l, .sample = -1};
+        w->loader = l;
+        atomic_init(&w->sample, -1);
         error = pthread_create(&w->thread, NULL, worker_main, w);
         if (error == 0) l->worker_count++;
     }
@@ -208,7 +209,7 @@ static void report_stall(const Loader *l, double waited) {
     char shown[300];
     const char *name = "nothing";
     for (int i = 0; i < l->worker_count; i++) {
-        int64_t sample = l->workers[i].sample;
+        int64_t sample = atomic_load(&l->workers[i].sample);
         if (sample >= 0) name = dataset_name(l->data, sample);
     }
     log_warn("waited %.0f s for the next batch; a worker is at %s", waited,

@@ -34,6 +34,9 @@ typedef struct HostBatch {
 
 typedef struct Loader Loader;
 
+/* Processors that this process may use. */
+int loader_processors(void);
+
 Status loader_open(const Dataset *d, const LoaderOptions *o, Loader **out);
 void loader_close(Loader *l);
 /* Begins an epoch at sample `cursor` (a multiple of the batch unless at the end). */

@@ -1,13 +1,14 @@
 /* The loader's parts: one sample, the workers, the shared state. Private to datasets/.
  *
- * Workers take sample positions in order, one at a time, and fill a ring of batch slots; the
+ * Workers take sample positions in order, a few at a time, and fill a ring of batch slots; the
  * consumer takes slots in order. Which worker does what is left to chance; what is in a slot is
- * not. One mutex guards all shared numbers: it is taken twice a sample, some thousand times a
- * second at most. */
+ * not. One mutex guards all shared numbers: it is taken twice for those few samples, some thousand
+ * times a second at most. */
 #ifndef TTV_DATASETS_LOADER_INTERNAL_H
 #define TTV_DATASETS_LOADER_INTERNAL_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "datasets/loader.h"
 
@@ -50,7 +51,7 @@ typedef struct Worker {
     Loader *loader;
     pthread_t thread;
     SampleScratch scratch;
-    int64_t sample; /* in work; -1: none */
+    _Atomic int64_t sample; /* in work; -1: none */
 } Worker;
 
 struct Loader {

@@ -4,7 +4,7 @@
 #include "core/memory.h"
 #include "datasets/loader_internal.h"
 
-enum { STAND_IN_TRIES = 10 };
+enum { STAND_IN_TRIES = 10, MAX_AT_ONCE = 16 };
 
 int64_t loader_batch_size(const Loader *l, int64_t batch) {
     int64_t left = l->end - l->cursor - batch * l->options.batch;
@@ -72,26 +72,58 @@ static bool may_take(const Loader *l) {
     return batch < l->taken + l->slot_count;
 }
 
-/* With the mutex held on entry and exit. */
-static void work_one(Worker *w) {
+/* Samples that a worker takes at a time: enough that small pictures do not wait for the mutex, few
+ * enough that all workers end a batch together. */
+static int64_t samples_at_once(const Loader *l) {
+    const int64_t share = l->options.batch / (4 * (int64_t)l->options.threads);
+    return share < 1 ? 1 : share > MAX_AT_ONCE ? MAX_AT_ONCE : share;
+}
+
+/* The first failure of a worker's samples. */
+typedef struct Failure {
+    Status status;
+    int64_t place;
+    char message[512];
+} Failure;
+
+static void fill_places(Worker *w, Slot *slot, int64_t place, int64_t position, int64_t count,
+                        Failure *failure) {
     Loader *l = w->loader;
-    int64_t position = l->next++;
-    int64_t batch = (position - l->cursor) / l->options.batch;
-    int64_t place = (position - l->cursor) % l->options.batch;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t sample = l->order[position + i];
+        atomic_store(&w->sample, sample);
+        const Status s = fill_place(w, slot, place + i, sample);
+        if (s == STATUS_OK || failure->status != STATUS_OK) continue;
+        failure->status = s;
+        failure->place = place + i;
+        snprintf(failure->message, sizeof failure->message, "%s", status_message());
+    }
+    atomic_store(&w->sample, -1);
+}
+
+/* With the mutex held on entry and exit. */
+static void work_some(Worker *w) {
+    Loader *l = w->loader;
+    Failure failure = {.status = STATUS_OK};
+    const int64_t position = l->next, batch = (position - l->cursor) / l->options.batch;
+    const int64_t place = (position - l->cursor) % l->options.batch;
+    const int64_t left = loader_batch_size(l, batch) - place, some = samples_at_once(l);
+    const int64_t count = left < some ? left : some;
     Slot *slot = &l->slots[batch % l->slot_count];
-    w->sample = l->order[position];
+    l->next += count;
     l->busy++;
     pthread_mutex_unlock(&l->mutex);
-    Status s = fill_place(w, slot, place, w->sample);
+    fill_places(w, slot, place, position, count, &failure);
     pthread_mutex_lock(&l->mutex);
     l->busy--;
-    w->sample = -1;
-    if (s != STATUS_OK && (slot->status == STATUS_OK || place < slot->failed_at)) {
-        slot->status = s;
-        slot->failed_at = place;
-        snprintf(slot->message, sizeof slot->message, "%s", status_message());
+    if (failure.status != STATUS_OK &&
+        (slot->status == STATUS_OK || failure.place < slot->failed_at)) {
+        slot->status = failure.status;
+        slot->failed_at = failure.place;
+        memcpy(slot->message, failure.message, sizeof slot->message);
     }
-    if (++slot->done == loader_batch_size(l, batch) || l->busy == 0) pthread_cond_signal(&l->ready);
+    slot->done += count;
+    if (slot->done == loader_batch_size(l, batch) || l->busy == 0) pthread_cond_signal(&l->ready);
 }
 
 void *worker_main(void *argument) {
@@ -100,7 +132,7 @@ void *worker_main(void *argument) {
     pthread_mutex_lock(&l->mutex);
     while (!l->stop) {
         if (may_take(l)) {
-            work_one(w);
+            work_some(w);
         } else {
             pthread_cond_wait(&l->work, &l->mutex);
         }

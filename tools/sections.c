@@ -16,7 +16,7 @@ static const Option loader_options[] = {
     {"batch_size", OPTION_INT, AT(LoaderConfig, batch_size), "128", 1, 65536, NULL, "batch-size",
      "images per micro-step"},
     {"workers", OPTION_INT, AT(LoaderConfig, workers), "0", 0, 1024, NULL, "workers",
-     "decoding threads; 0: one per processor; results do not depend on it"},
+     "decoding threads; 0: one per processor, one less beside a card; results do not depend on it"},
     {"prefetch", OPTION_INT, AT(LoaderConfig, prefetch), "4", 1, 1024, NULL, NULL,
      "batches prepared ahead"},
     {0},

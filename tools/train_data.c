@@ -73,10 +73,17 @@ Status train_data_open(TrainData *d) {
     return s;
 }
 
+/* Beside a card one processor is left to the thread that feeds it. */
+static int decoding_threads(void) {
+    const int processors = loader_processors();
+    if (settings.loader.workers > 0) return (int)settings.loader.workers;
+    return strncmp(common.device, "cuda", 4) == 0 && processors > 1 ? processors - 1 : processors;
+}
+
 static LoaderOptions loader_options_of(const Preprocess *preprocess) {
     return (LoaderOptions){.preprocess = preprocess,
                            .batch = settings.loader.batch_size,
-                           .threads = (int)settings.loader.workers,
+                           .threads = decoding_threads(),
                            .prefetch = (int)settings.loader.prefetch,
                            .seed = (uint64_t)settings.train.seed,
                            .fail_on_corrupt = settings.data.on_corrupt == 1,

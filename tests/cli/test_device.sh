@@ -1,0 +1,43 @@
+#!/bin/bash
+# Devices that are not there: a plain message and exit code 5, whatever this build and machine have.
+. "$(dirname "$0")/train_lib.sh"
+
+none() {
+    checks=$((checks + 1))
+    [ ! -e runs/x ] || fail 'a run folder was left behind'
+}
+
+# no build and no machine has a thousand cards
+run 5 train "${tiny[@]}" "${small_data[@]}" --device cuda:999 -o runs/x
+tells 'CUDA'
+quiet_out
+equal 'lines of the message' "$(grep -c 'ttv: error:' err)" 1
+none
+run 5 bench step --model custom --img-size 16 --patch-size 4 --width 32 --depth 1 --heads 2 --device cuda:999
+tells 'CUDA'
+run 0 train "${tiny[@]}" "${small_data[@]}" --max-steps 1 -o made
+run 5 eval --checkpoint made --device cuda:999
+tells 'CUDA'
+digits_folder set 1
+run 5 classify --checkpoint made --device cuda:999 set/val/3
+tells 'CUDA'
+
+# names that are no devices
+for device in cuda: cuda:x cuda:-1 cuda:1x gpu '' CUDA; do
+    run 2 train "${tiny[@]}" "${small_data[@]}" --device "$device" -o runs/x
+    tells 'cuda or cuda:<number>'
+done
+none
+
+# a build without CUDA says how to get one, a build without a card that there is none
+"$TTV" train "${tiny[@]}" "${small_data[@]}" --device cuda --dry-run >out 2>err
+code=$?
+checks=$((checks + 1))
+case $code in
+0) ;; # there is a card
+5) grep -q -e 'TTV_CUDA=ON' -e 'no NVIDIA card or driver was found' -e 'install a newer driver' -e 'no code for cuda' err ||
+    fail 'the message gives no reason' ;;
+*) fail "exit code $code instead of 0 or 5" ;;
+esac
+
+finish
