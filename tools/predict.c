@@ -18,7 +18,7 @@ void predictor_close(Predictor *p) {
     *p = (Predictor){0};
 }
 
-Status predict(Predictor *p, const uint8_t *pixels, int64_t count, float *logits) {
+static Status forward(Predictor *p, const uint8_t *pixels, int64_t count, float *logits) {
     const Model *m = p->model;
     float mean[3], std[3];
     if (count < 1 || count > p->batch)
@@ -36,6 +36,13 @@ Status predict(Predictor *p, const uint8_t *pixels, int64_t count, float *logits
     Var *out = vittt_forward(m->vittt, p->tape, image, false);
     TRY(tape_status(p->tape));
     return device_pull(m->device, logits, out->value);
+}
+
+Status predict(Predictor *p, const uint8_t *pixels, int64_t count, float *logits) {
+    const Status s = forward(p, pixels, count, logits);
+    if (s != STATUS_MEMORY) return s;
+    return status_context(s, "a batch of %lld images does not fit, try a smaller --batch-size",
+                          (long long)count);
 }
 
 void softmax_row(const float *logits, int64_t classes, float *probs) {
