@@ -13,10 +13,10 @@
 #define CACHE_SETS 256
 #define CACHE_WAYS 4
 
-/* Threads that one product is split over, and the columns of a part: two AMX tiles. */
-#define PARTS_MAX    16
-#define PART_COLUMNS 32
-/* Up to here oneDNN 2.6 does not spread AMX products over threads well. */
+/* Threads that one product is split over; the rows of a part are a multiple of an AMX tile's. */
+#define PARTS_MAX 16
+#define PART_ROWS 16
+/* Up to here oneDNN 2.6 gains nothing from a second thread with AMX. */
 #define SPLIT_ROWS 1024
 
 /* Compared bytewise: every byte is set, no padding. */
@@ -272,28 +272,26 @@ static dnnl_status_t lane_run(const Entry *e, const Lane *lane, dnnl_stream_t st
     return status == dnnl_success ? dnnl_stream_wait(stream) : status;
 }
 
-/* Columns [begin, end) of the product. */
-static Gemm columns_of(const Gemm *g, int64_t begin, int64_t end) {
+/* Rows [begin, end) of the product. */
+static Gemm rows_of(const Gemm *g, int64_t begin, int64_t end) {
     Gemm part = *g;
-    const Tensor b = {.data = (void *)(uintptr_t)g->b, .dtype = g->in};
+    const Tensor a = {.data = (void *)(uintptr_t)g->a, .dtype = g->in};
     const Tensor c = {.data = g->c, .dtype = g->out};
-    part.n = end - begin;
-    part.b = element(&b, g->tb ? begin * g->ldb : begin);
-    part.c = element(&c, begin);
-    if (g->bias) part.bias = g->bias + begin;
+    part.m = end - begin;
+    part.a = element(&a, g->ta ? begin : begin * g->lda);
+    part.c = element(&c, begin * g->ldc);
     return part;
 }
 
-/* Every thread computes its own columns. Sums over k are not divided, so the values stay the same.
- */
+/* Every thread computes its own rows. Sums over k are not divided, so the values stay the same. */
 static Status run_parts(Device *d, const Gemm *g, int parts) {
     Backend *b = d->backend;
     Entry *entries[PARTS_MAX];
     dnnl_status_t status[PARTS_MAX];
-    const int64_t columns = div_up(div_up(g->n, parts), PART_COLUMNS) * PART_COLUMNS;
-    parts = (int)div_up(g->n, columns);
+    const int64_t rows = div_up(div_up(g->m, parts), PART_ROWS) * PART_ROWS;
+    parts = (int)div_up(g->m, rows);
     for (int p = 0; p < parts; p++) {
-        const Gemm part = columns_of(g, p * columns, min_i64((p + 1) * columns, g->n));
+        const Gemm part = rows_of(g, p * rows, min_i64((p + 1) * rows, g->m));
         TRY(entry_find(b, &part, true, &entries[p]));
         TRY(lane_bind(d, &part, entries[p], &entries[p]->lanes[p]));
     }
@@ -307,7 +305,7 @@ static Status run_parts(Device *d, const Gemm *g, int parts) {
 Status gemm_backend_run(Device *d, const Gemm *g) {
     Backend *b = d->backend;
     const int64_t threads = min_i64(omp_get_max_threads(), PARTS_MAX);
-    const int64_t parts = min_i64(threads, div_up(g->n, PART_COLUMNS));
+    const int64_t parts = min_i64(threads, div_up(g->m, PART_ROWS));
     if (b->amx && g->in == DTYPE_BF16 && g->batch == 1 && g->m <= SPLIT_ROWS && parts > 1)
         return run_parts(d, g, (int)parts);
     Entry *e;

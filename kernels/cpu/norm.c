@@ -4,6 +4,26 @@
 #include "kernels/cpu/rowsum.h"
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/values.h"
+#include "kernels/cpu/vec.h"
+
+/* Sum of v, or of (v - shift)^2. Two sums side by side: one would wait for itself. */
+ALWAYS_INLINE float sum_values(const float *v, int64_t n, float shift, const bool squares) {
+    Vec even = {0}, odd = {0};
+    int64_t i = 0;
+    for (; i + 2 * LANES <= n; i += 2 * LANES) {
+        const Vec x = *(const Vec *)(v + i) - shift, y = *(const Vec *)(v + i + LANES) - shift;
+        if (squares) {
+            even += x * x;
+            odd += y * y;
+        } else {
+            even += x;
+            odd += y;
+        }
+    }
+    float sum = vec_sum(even + odd);
+    for (; i < n; i++) sum += squares ? (v[i] - shift) * (v[i] - shift) : v[i] - shift;
+    return sum;
+}
 
 /* Mean and 1/sqrt(variance + eps) of row `at`; two passes, so that large means cost no digits. */
 static void row_stats(const Tensor *x, int64_t at, int64_t width, float eps, float *mean,
@@ -12,16 +32,12 @@ static void row_stats(const Tensor *x, int64_t at, int64_t width, float eps, flo
     float sum = 0.0f, squares = 0.0f;
     for (int64_t c = 0; c < width; c += CHUNK) {
         const int64_t n = min_i64(CHUNK, width - c);
-        const float *v = values_read(x, at + c, n, buffer);
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = 0; i < n; i++) sum += v[i];
+        sum += sum_values(values_read(x, at + c, n, buffer), n, 0.0f, false);
     }
     const float m = sum / (float)width;
     for (int64_t c = 0; c < width; c += CHUNK) {
         const int64_t n = min_i64(CHUNK, width - c);
-        const float *v = values_read(x, at + c, n, buffer);
-#pragma omp simd reduction(+ : squares)
-        for (int64_t i = 0; i < n; i++) squares += (v[i] - m) * (v[i] - m);
+        squares += sum_values(values_read(x, at + c, n, buffer), n, m, true);
     }
     *mean = m;
     *rstd = 1.0f / sqrtf(squares / (float)width + eps);
@@ -34,7 +50,7 @@ static Tensor row_of(const Tensor *x, int64_t r, int64_t width, float *buffer, i
     if (x->dtype == DTYPE_F32 || width > CHUNK) return *x;
     values_read(x, r * width, width, buffer);
     *at = 0;
-    return tensor_1d(buffer, DTYPE_F32, width);
+    return (Tensor){.data = buffer, .shape = {width}, .rank = 1, .dtype = DTYPE_F32};
 }
 
 Status layernorm_cpu(Device *d, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b, float eps) {
@@ -76,11 +92,18 @@ static void row_backward(const Grad *dx, int64_t dx_at, const Tensor *dy, const 
         const int64_t n = min_i64(CHUNK, width - c);
         const float *in = values_read(x, at + c, n, x_buffer);
         const float *g = values_read(dy, at + c, n, dy_buffer);
-#pragma omp simd reduction(+ : sum_u, sum_ux)
-        for (int64_t i = 0; i < n; i++) {
-            const float u = g[i] * w[c + i];
-            sum_u += u;
-            sum_ux += u * (in[i] - mean);
+        Vec u_sum = {0}, ux_sum = {0};
+        int64_t i = 0;
+        for (; i + LANES <= n; i += LANES) {
+            const Vec u = *(const Vec *)(g + i) * *(const Vec *)(w + c + i);
+            u_sum += u;
+            ux_sum += u * (*(const Vec *)(in + i) - mean);
+        }
+        sum_u += vec_sum(u_sum);
+        sum_ux += vec_sum(ux_sum);
+        for (; i < n; i++) {
+            sum_u += g[i] * w[c + i];
+            sum_ux += g[i] * w[c + i] * (in[i] - mean);
         }
     }
     const float mean_u = sum_u / (float)width, slope = sum_ux * rstd * rstd / (float)width;

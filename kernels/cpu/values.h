@@ -35,9 +35,9 @@ static inline float bf16_value(uint16_t x) {
 static inline uint16_t bf16_round(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
-    const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    const uint32_t nan = (bits >> 16) | 0x40u;
-    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+    const uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+    const uint32_t quiet = bits | 0x400000u; /* a NaN stays one */
+    return (uint16_t)((x != x ? quiet : rounded) >> 16);
 }
 
 static inline bool act_dtype(DType t) {
