@@ -1,4 +1,5 @@
-/* ops_gradient [--device SPEC] [FILTER]: exit 1 when any gradient is wrong, 77 without the device.
+/* ops_gradient [--device SPEC] [--source DIR] [FILTER]: exit 1 when any gradient is wrong, 77
+ * without the device. --source: the source folder, when it has moved since the build.
  */
 #include <math.h>
 #include <stdio.h>
@@ -277,10 +278,11 @@ static int check_bf16(Harness *h, double *worst) {
 }
 
 /* Every op of nn/ops.h must have a case (or a check of its own). */
-static int check_complete(void) {
+static int check_complete(const char *source) {
     static const char *const special[] = {"cast", "patchify", "image_normalise", "image_prepare"};
-    FILE *f = fopen(TTV_SOURCE_DIR "/nn/ops.h", "r");
-    char line[512];
+    char path[1024], line[512];
+    snprintf(path, sizeof path, "%s/nn/ops.h", source);
+    FILE *f = fopen(path, "r");
     int failures = 0, seen = 0;
     while (f && fgets(line, sizeof line, f)) {
         char *at = strstr(line, "Var *op_"), *end = at ? strchr(at, '(') : NULL;
@@ -301,10 +303,12 @@ static int check_complete(void) {
 }
 
 int main(int argc, char **argv) {
-    const char *spec = "cpu", *filter = "";
+    const char *spec = "cpu", *source = TTV_SOURCE_DIR, *filter = "";
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--device") == 0 && i + 1 < argc)
             spec = argv[++i];
+        else if (strcmp(argv[i], "--source") == 0 && i + 1 < argc)
+            source = argv[++i];
         else
             filter = argv[i];
     }
@@ -315,7 +319,7 @@ int main(int argc, char **argv) {
         return 77;
     }
     must(tape_new(d, &t));
-    int failures = check_complete() + check_cast(d) + check_patchify_refuses(d);
+    int failures = check_complete(source) + check_cast(d) + check_patchify_refuses(d);
     for (int i = 0; i < gradient_case_count; i++) {
         const GradientCase *c = &gradient_cases[i];
         if (!strstr(c->op, filter)) continue;
