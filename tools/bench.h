@@ -41,8 +41,8 @@ typedef struct Bench {
 /* Measures the ceilings once: a square product in `act`, and copies of growing size, because what
  * fits into a cache moves faster. */
 Status bench_ceilings(Bench *b);
-/* The copy ceiling for a kernel that moves that many bytes. On a card the largest copy's: there the
- * data of kernels and copies is rotated and never comes from the cache. */
+/* The copy ceiling for a kernel that moves that many bytes. On a card the best of all copies: there
+ * the data of kernels and copies is rotated and never comes from the cache. */
 double bench_copy_ceiling(const Bench *b, double bytes);
 /* One line; or an object "ceilings". */
 void bench_report_ceilings(const Bench *b);

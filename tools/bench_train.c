@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/memory.h"
+#include "datasets/mix.h"
 #include "nn/optim.h"
 #include "nn/plan.h"
 #include "tools/cli.h"
@@ -15,8 +16,9 @@ typedef struct TrainPass {
     Model model;
     Tape *tape;
     AdamW optim;
-    Tensor pixels, targets, loss; /* loss: a copy that outlives the step */
+    Tensor pixels, targets, samples, mix, loss; /* loss: a copy that outlives the step */
     void *host_pixels, *host_targets;
+    int32_t *host_samples;
     float mean[3], std[3];
     int64_t batch, step;
     DeviceGraph *graph;
@@ -29,7 +31,8 @@ static Var *loss_of(void *user, Tape *t, int64_t batch) {
     int64_t side = p->model.config.image_size, classes = p->model.config.classes;
     Tensor pixels = tensor_4d(p->pixels.data, DTYPE_U8, batch, side, side, 3);
     Tensor targets = tensor_2d(p->targets.data, DTYPE_F32, batch, classes);
-    Var *image = op_image_normalise(t, pixels, p->mean, p->std);
+    Tensor samples = tensor_2d(p->samples.data, DTYPE_I32, batch, MIX_NUMBERS);
+    Var *image = op_image_prepare(t, pixels, samples, p->mix, p->mean, p->std);
     return op_cross_entropy(t, vittt_forward(p->model.vittt, t, image, true), targets);
 }
 
@@ -63,6 +66,7 @@ static Status stage_batch(TrainPass *p) {
     Device *d = p->model.device;
     TRY(device_stage(d, p->pixels, p->host_pixels));
     TRY(device_stage(d, p->targets, p->host_targets));
+    TRY(device_stage(d, p->samples, p->host_samples));
     return vittt_stage_drop_path(p->model.vittt, d, 1, p->step++, 0, p->batch);
 }
 
@@ -79,12 +83,35 @@ static Status run_fed(void *user) {
 
 /* ---- set-up ---- */
 
+/* Flips, erased boxes and mixup by the ImageNet recipe. */
+static Status draw_mix(TrainPass *p) {
+    const Augment a = {
+        .flip = 0.5, .mixup = 0.8, .mixup_prob = 1, .mixup_switch_prob = 0.5, .reprob = 0.25};
+    Device *d = p->model.device;
+    const int64_t side = p->model.config.image_size;
+    float mix[MIX_NUMBERS];
+    Rng rng = rng_stream(1, RNG_TEST, 0, 0);
+    const BatchMix batch = batch_mix_draw(&a, side, &rng);
+    batch_mix_write(&batch, mix);
+    TRY(mem_alloc((void **)&p->host_samples, p->batch * MIX_NUMBERS, sizeof(int32_t), "draws"));
+    for (int64_t i = 0; i < p->batch; i++) {
+        const SampleMix sample = sample_mix_draw(&a, side, &rng);
+        sample_mix_write(&sample, p->host_samples + i * MIX_NUMBERS);
+    }
+    TRY(device_push(d, p->samples, p->host_samples));
+    TRY(device_push(d, p->mix, mix));
+    return device_sync(d);
+}
+
 static Status take_batch(TrainPass *p) {
     Device *d = p->model.device;
     int64_t side = p->model.config.image_size, classes = p->model.config.classes, one = 1;
     int64_t image[4] = {p->batch, side, side, 3}, target[2] = {p->batch, classes};
+    int64_t sample[2] = {p->batch, MIX_NUMBERS}, numbers = MIX_NUMBERS;
     TRY(arena_tensor(&d->state, DTYPE_U8, 4, image, &p->pixels));
     TRY(arena_tensor(&d->state, DTYPE_F32, 2, target, &p->targets));
+    TRY(arena_tensor(&d->state, DTYPE_I32, 2, sample, &p->samples));
+    TRY(arena_tensor(&d->state, DTYPE_F32, 1, &numbers, &p->mix));
     TRY(arena_tensor(&d->state, DTYPE_F32, 1, &one, &p->loss));
     TRY(bench_fill(d, p->pixels, 1));
     TRY(bench_fill(d, p->targets, 2));
@@ -92,7 +119,7 @@ static Status take_batch(TrainPass *p) {
         p->mean[c] = (float)p->model.preprocess.mean[c];
         p->std[c] = (float)p->model.preprocess.std[c];
     }
-    return STATUS_OK;
+    return draw_mix(p);
 }
 
 static Status open_pass(TrainPass *p) {
@@ -118,6 +145,7 @@ static void close_pass(TrainPass *p) {
     if (p->graph) device_graph_free(p->model.device, p->graph);
     mem_free(p->host_pixels);
     mem_free(p->host_targets);
+    mem_free(p->host_samples);
     tape_free(p->tape);
     model_close(&p->model);
 }
