@@ -1,7 +1,7 @@
 /* golden_check FILE... [--device cpu|cuda[:N]] [--precision fp32|tf32|bf16]
  *
  * Exit: 0 all within tolerance, 1 something above it, 2 usage, 3 a file that cannot be read, is of
- * no known kind or lacks a tensor. */
+ * no known kind or lacks a tensor, 77 without the device. */
 #include "golden.h"
 
 #include <getopt.h>
@@ -10,14 +10,15 @@
 
 #include "core/memory.h"
 
-enum { EXIT_ABOVE = 1, EXIT_USAGE = 2, EXIT_UNREADABLE = 3 };
+enum { EXIT_ABOVE = 1, EXIT_USAGE = 2, EXIT_UNREADABLE = 3, EXIT_NO_DEVICE = 77 };
 
 const GoldenKind *const golden_kinds[] = {&golden_kind_vittt, &golden_kind_image, NULL};
 
 static const char usage[] =
     "usage: golden_check FILE... [--device cpu|cuda[:N]] [--precision fp32|tf32|bf16]\n"
     "Runs what each golden file describes and prints the largest relative error per tensor.\n"
-    "Exit: 0 within tolerance, 1 above it, 2 usage, 3 a file that cannot be checked.\n";
+    "Exit: 0 within tolerance, 1 above it, 2 usage, 3 a file that cannot be checked, 77 no such "
+    "device.\n";
 
 static const char *const precision_names[] = {"fp32", "tf32", "bf16"};
 
@@ -102,9 +103,10 @@ int main(int argc, char **argv) {
         return EXIT_USAGE;
     }
     Device *device;
-    if (device_open(device_name, &device) != STATUS_OK) {
+    Status opened = device_open(device_name, &device);
+    if (opened != STATUS_OK) {
         fprintf(stderr, "golden_check: %s\n", status_message());
-        return EXIT_USAGE;
+        return opened == STATUS_DEVICE ? EXIT_NO_DEVICE : EXIT_USAGE;
     }
     device->allow_tf32 = precision == GOLDEN_TF32;
     int worst = 0;
