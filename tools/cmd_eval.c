@@ -52,12 +52,12 @@ typedef struct Eval {
     double seconds;
 } Eval;
 
-/* The run folder of the checkpoint knows where its data was, should nobody say otherwise. */
+/* The run folder of the checkpoint knows where its data was and how its splits are named; what the
+ * caller sets himself (another --data-dir, say) wins. */
 static Status take_data_of_run(Config *config) {
     enum { MAX_CONFIG_BYTES = 1 << 20 };
     char *path, *text = NULL;
     size_t size;
-    if (config_is_set(config, "data", "root")) return STATUS_OK;
     TRY(path_join(&path, eval.checkpoint, "config.ini"));
     Status s = STATUS_OK;
     if (file_is_folder(eval.checkpoint) && file_exists(path)) {
