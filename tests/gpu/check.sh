@@ -262,18 +262,14 @@ part_bench() {
     done
 }
 
-touch "$work/checks" "$work/model" "$work/bench"
-for part in ${parts//,/ }; do
-    case ,$only, in *",$part,"*) "part_$part" ;; esac
-done
-
 # ---- tests/gpu/last_run.json ----
 
 keep() { # SECTION: its lines of the last run that this one did not make anew
-    local line name
-    [ -f "$output" ] && grep -qF "\"kernels_sha256\": \"$kernels\"" "$output" &&
-        grep -qF "\"card\": $(text "$card")" "$output" || return
-    sed -n "/^\"$1\": {\$/,/^}/p" "$output" | sed '1d;$d;s/,$//' | while IFS= read -r line; do
+    local line name last=$output
+    [ -f "$last" ] || last=$here/last_run.json
+    [ -f "$last" ] && grep -qF "\"kernels_sha256\": \"$kernels\"" "$last" &&
+        grep -qF "\"card\": $(text "$card")" "$last" || return
+    sed -n "/^\"$1\": {\$/,/^}/p" "$last" | sed '1d;$d;s/,$//' | while IFS= read -r line; do
         name=${line%%: *}
         grep -qF "$name: " "$work/$1" || printf '%s\n' "$line"
     done
@@ -283,17 +279,28 @@ section() {
     { keep "$1"; cat "$work/$1"; } | sort | sed '$!s/$/,/'
     printf '}'
 }
-{
-    printf '{\n"date": "%s",\n"card": %s,\n"driver": %s,\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$(text "$card")" \
-        "$(text "${driver:-unknown}")"
-    printf '"commit": %s,\n"kernels_sha256": "%s",\n' "$(text "${commit:-unknown}")" "$kernels"
-    section checks
-    printf ',\n'
-    section model
-    printf ',\n'
-    section bench
-    printf '\n}\n'
-} >"$work/run.json"
-cp "$work/run.json" "$output" || exit 1
+write_run() {
+    [ -s "$work/checks" ] || return 0
+    {
+        printf '{\n"date": "%s",\n"card": %s,\n"driver": %s,\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$(text "$card")" \
+            "$(text "${driver:-unknown}")"
+        printf '"commit": %s,\n"kernels_sha256": "%s",\n' "$(text "${commit:-unknown}")" "$kernels"
+        section checks
+        printf ',\n'
+        section model
+        printf ',\n'
+        section bench
+        printf '\n}\n'
+    } >"$work/run.json"
+    cp "$work/run.json" "$output"
+}
+
+# ---- all of it; what was done before an interruption is written down too ----
+
+touch "$work/checks" "$work/model" "$work/bench"
+trap 'write_run; rm -rf "$work"' EXIT
+for part in ${parts//,/ }; do
+    case ,$only, in *",$part,"*) "part_$part" ;; esac
+done
 if [ $failed -eq 0 ]; then echo "PASS all of $only"; else echo "FAIL $failed checks"; fi
 [ $failed -eq 0 ]

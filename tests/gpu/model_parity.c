@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "side.h"
@@ -201,7 +202,14 @@ static bool same_bits(const Snapshot *want, Side *s, int64_t from) {
 
 /* ---- the checks ------------------------------------------------------------------------- */
 
+static double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
 static void run_reference(Check *c) {
+    const double begun = seconds_now();
     Side *s = open_reference(c);
     side_pass(s, &c->logits, &c->gradients, &c->loss);
     c->start = side_pull(s, s->params.master);
@@ -209,8 +217,9 @@ static void run_reference(Check *c) {
     c->trained = side_pull(s, s->params.master);
     c->losses = calloc((size_t)c->steps, sizeof(double));
     memcpy(c->losses, s->losses, (size_t)c->steps * sizeof(double));
-    printf("     %-5s reference: loss %.6f, after %lld steps %.6f, on %s\n", c->item->name, c->loss,
-           (long long)c->steps, c->losses[c->steps - 1], s->d->name);
+    printf("     %-5s reference: loss %.6f, after %lld steps %.6f; %.1f s on %s\n", c->item->name,
+           c->loss, (long long)c->steps, c->losses[c->steps - 1], seconds_now() - begun,
+           s->d->name);
     fflush(stdout);
     side_close(s);
 }
@@ -365,8 +374,11 @@ int main(int argc, char **argv) {
     device_close(d);
     make_folder(&c);
     for (int i = 0; i < CASES; i++) {
+        const double begun = seconds_now();
         c.item = &cases[i];
-        if (wanted(c.item, argc, argv)) check_model(&c);
+        if (!wanted(c.item, argc, argv)) continue;
+        check_model(&c);
+        printf("     %-5s done in %.1f s\n", c.item->name, seconds_now() - begun);
     }
     clear_folder(&c);
     rmdir(c.folder);

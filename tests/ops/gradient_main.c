@@ -228,8 +228,18 @@ static int check_differences(Harness *h, int uses, double *worst) {
     return failures;
 }
 
-/* One input at a time gets the very bits that it gets among all. */
+/* Norm of a - b over that of a; 0 when the bytes are equal. */
+static double distance(Tensor a, Tensor b) {
+    double sum = 0;
+    for (int64_t i = 0; i < tensor_count(a); i++)
+        sum += pow((double)floats(a)[i] - (double)floats(b)[i], 2);
+    return memcmp(a.data, b.data, tensor_bytes(a)) == 0 ? 0 : sqrt(sum) / fmax(norm(a), 1e-30);
+}
+
+/* One input at a time gets what it gets among all: the very bits on the CPU. On a card, where one
+ * kernel may give two gradients and two others one each, up to rounding. */
 static int check_single(Harness *h) {
+    const double tolerance = h->d->kind == DEVICE_CPU ? 0 : 1e-6;
     int failures = 0;
     h->uses = 1;
     for (int i = 0; i < h->inputs; i++) {
@@ -241,8 +251,7 @@ static int check_single(Harness *h) {
         memset(h->grads[i].data, 0, tensor_bytes(all));
         h->only = i;
         run(h, true);
-        bool equal = memcmp(all.data, h->grads[i].data, tensor_bytes(all)) == 0;
-        failures += report(h, "alone", i, equal ? 0 : 1, 0);
+        failures += report(h, "alone", i, distance(all, h->grads[i]), tolerance);
         free(all.data);
     }
     h->only = -1;
