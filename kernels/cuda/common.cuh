@@ -37,6 +37,7 @@ typedef struct CudaBackend {
     cudaStream_t stream;
     int sm_count;
     int compute;                    /* 10 major + minor */
+    bool sm90a;                     /* the loaded code has the instructions of Hopper alone */
     size_t smem_limit;              /* most shared memory that one block may have */
     void *staging[STAGING_BUFFERS]; /* pinned */
     cudaEvent_t staging_free[STAGING_BUFFERS];
@@ -166,30 +167,37 @@ static __device__ __forceinline__ float reciprocal(float y) {
     return r;
 }
 
-/* e^x to two units in the last place or so; 0 where the result would be denormal. */
-static __device__ __forceinline__ float exponential(float x) {
+/* 2^x to two units in the last place; 0 where the result would be denormal. */
+static __device__ __forceinline__ float exponential2(float x) {
     float r;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x * 1.4426950408889634f));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
 }
 
 static __device__ __forceinline__ float logistic(float x) {
-    return reciprocal(1.0f + exponential(-x));
+    return reciprocal(1.0f + exponential2(x * -1.4426950408889634f));
 }
 
-/* Phi(x) and x phi(x) of the standard normal distribution: gelu = x Phi, gelu' = Phi + x phi. The
- * complementary error function by Abramowitz and Stegun 7.1.26 (absolute error 1.5e-7), which
- * shares its exponential with the density. */
-static __device__ __forceinline__ void normal_parts(float x, float *area, float *slope) {
-    const float t = reciprocal(1.0f + 0.2316418882f * fabsf(x)); /* 0.3275911 / sqrt(2) */
-    const float e = exponential(-0.5f * x * x);
-    float poly = 1.061405429f * t - 1.453152027f;
-    poly = poly * t + 1.421413741f;
-    poly = poly * t - 0.284496736f;
-    poly = poly * t + 0.254829592f;
-    const float tail = 0.5f * poly * t * e;
-    *area = x < 0 ? tail : 1.0f - tail;
-    *slope = 0.39894228040143268f * x * e;
+/* GELU and its derivative, x Phi(x) and Phi(x) + x phi(x), to 1.5e-7: 1 - Phi(|x|) by Abramowitz
+ * and Stegun 7.1.26, whose exponential is also that of the density. */
+static __device__ __forceinline__ float normal_tail(float x, float *e) {
+    const float t = reciprocal(fmaf(0.2316418882f, fabsf(x), 1.0f)); /* 0.3275911 / sqrt(2) */
+    *e = exponential2(x * x * -0.7213475204f);                       /* e^(-x^2/2) */
+    float poly = fmaf(0.5307027145f, t, -0.7265760135f);
+    poly = fmaf(poly, t, 0.7107068705f);
+    poly = fmaf(poly, t, -0.142248368f);
+    poly = fmaf(poly, t, 0.127414796f);
+    return poly * t * *e;
+}
+static __device__ __forceinline__ float gelu_quick(float x) {
+    float e;
+    const float tail = normal_tail(x, &e);
+    return fmaf(-fabsf(x), tail, fmaxf(x, 0.0f));
+}
+static __device__ __forceinline__ float gelu_slope_quick(float x) {
+    float e;
+    const float tail = normal_tail(x, &e);
+    return fmaf(0.39894228040143268f * x, e, 0.5f + copysignf(0.5f - tail, x));
 }
 
 /* Sum over the 32 lanes, the same value in each. */

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/gemm_fused.cuh"
 extern "C" {
 #include "kernels/backend.h"
 }
@@ -292,6 +293,7 @@ static Status backend_open(Device *d, const cudaDeviceProp *card) {
     for (int i = 0; i < TIMER_SLOTS; i++)
         CUDA_TRY(cudaEventCreate(&b->timer[i]), "creating an event");
     TRY(feeds_open(b));
+    TRY(gemm_fused_probe(b));
     return gemm_open(d, &b->gemm);
 }
 

@@ -11,15 +11,13 @@
 
 typedef struct GemmKey {
     int64_t m, n, k, lda, ldb, ldc, batch, step_a, step_b, step_c;
-    int32_t ta, tb, add, in, out, epilogue, tf32, bias_float;
+    int32_t ta, tb, add, in, out, bias, tf32;
     int32_t align_a, align_b, align_c;
-    int32_t unused;
 } GemmKey;
 
 typedef struct GemmPlan {
     GemmKey key;
     bool supported;
-    bool bias_float; /* the bias is read as F32; else rounded to the type of c first */
     cublasLtMatmulDesc_t op;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
@@ -91,9 +89,10 @@ GemmCall gemm_call(int64_t m, int64_t n, int64_t k, const void *a, bool ta, cons
     return g;
 }
 
-/* ---- descriptors
- * ---------------------------------------------------------------------------------- Row-major c =
- * op(a) op(b) is column-major c' = op(b)' op(a)': cuBLASLt's first operand is our b. */
+/* ---- descriptors ---------------------------------------------------------------------------- */
+
+/* Row-major c = op(a) op(b) is column-major c' = op(b)' op(a)': cuBLASLt's first operand is our b.
+ */
 
 static cudaDataType_t cuda_type(DType t) {
     return t == DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF;
@@ -121,10 +120,10 @@ static Status layout_new(cublasLtMatrixLayout_t *out, DType type, int64_t rows, 
     return STATUS_OK;
 }
 
-static Status plan_pointers(GemmPlan *p, const GemmCall *g, const void *bias) {
-    if (g->epilogue == GEMM_PLAIN) return STATUS_OK;
-    const void *vector = g->epilogue == GEMM_BIAS ? bias : g->row_sum;
-    return op_set(p->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector);
+/* The bias has the type of c: cuBLASLt knows no F32 bias for a BF16 result. */
+static Status plan_bias(const GemmPlan *p, const void *bias) {
+    if (!p->key.bias) return STATUS_OK;
+    return op_set(p->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
 }
 
 static Status plan_describe(GemmPlan *p, const GemmCall *g) {
@@ -132,17 +131,16 @@ static Status plan_describe(GemmPlan *p, const GemmCall *g) {
     const cublasComputeType_t compute = k->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     const cublasOperation_t first = g->tb ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = g->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const cublasLtEpilogue_t epilogue = g->epilogue == GEMM_BIAS     ? CUBLASLT_EPILOGUE_BIAS
-                                        : g->epilogue == GEMM_ROWSUM ? CUBLASLT_EPILOGUE_BGRADB
-                                                                     : CUBLASLT_EPILOGUE_DEFAULT;
+    const cublasLtEpilogue_t epilogue =
+        k->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     BLAS_TRY(cublasLtMatmulDescCreate(&p->op, compute, CUDA_R_32F), "describing a product");
     TRY(op_set(p->op, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
     TRY(op_set(p->op, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
     TRY(op_set(p->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-    if (g->epilogue != GEMM_PLAIN) {
-        const cudaDataType_t type = p->bias_float ? CUDA_R_32F : cuda_type(g->out);
+    if (k->bias) {
+        const cudaDataType_t type = cuda_type(g->out);
         TRY(op_set(p->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
-        TRY(plan_pointers(p, g, g->bias));
+        TRY(plan_bias(p, g->bias));
     }
     TRY(layout_new(&p->b, g->in, g->tb ? g->n : g->k, g->tb ? g->k : g->n, g->ldb, g->batch,
                    g->step_b));
@@ -159,8 +157,7 @@ static cublasStatus_t plan_execute(GemmCache *cache, const GemmPlan *p, const Ge
                           p->c, result, p->c, algo, cache->workspace, WORKSPACE_BYTES, stream);
 }
 
-/* ---- choice
- * ----------------------------------------------------------------------------------------- */
+/* ---- choice --------------------------------------------------------------------------------- */
 
 static int alignment_of(const void *p) {
     int align = 256;
@@ -215,25 +212,20 @@ __global__ void compare_kernel(int *differs, const uint16_t *a, const uint16_t *
 typedef struct Trial {
     char *memory;
     char *result[2];
-    float *vector[2];
     int *differs;
-    size_t bytes, vector_bytes;
+    size_t bytes;
 } Trial;
 
 static bool trial_open(Trial *t, const GemmCall *g) {
     const int64_t extent = (g->batch - 1) * g->step_c + (g->m - 1) * g->ldc + g->n;
     t->bytes = (size_t)extent * dtype_size(g->out);
-    t->vector_bytes = g->epilogue == GEMM_ROWSUM ? (size_t)g->m * sizeof(float) : 0;
-    const size_t part = (t->bytes + 255) / 256 * 256, small = (t->vector_bytes + 255) / 256 * 256;
-    if (cudaMalloc((void **)&t->memory, 2 * part + 2 * small + 256) != cudaSuccess) {
+    const size_t part = (t->bytes + 255) / 256 * 256;
+    if (cudaMalloc((void **)&t->memory, 2 * part + 256) != cudaSuccess) {
         (void)cudaGetLastError();
         return false;
     }
-    for (int i = 0; i < 2; i++) {
-        t->result[i] = t->memory + i * part;
-        t->vector[i] = (float *)(t->memory + 2 * part + i * small);
-    }
-    t->differs = (int *)(t->memory + 2 * part + 2 * small);
+    for (int i = 0; i < 2; i++) t->result[i] = t->memory + i * part;
+    t->differs = (int *)(t->memory + 2 * part);
     return true;
 }
 
@@ -242,13 +234,10 @@ static bool trial_open(Trial *t, const GemmCall *g) {
 static Status trial_run(GemmCache *cache, GemmPlan *p, const GemmCall *g, Trial *t, int side,
                         const cublasLtMatmulAlgo_t *algo, cudaStream_t stream, float *ms) {
     *ms = -1.0f;
-    GemmCall call = *g;
-    if (g->epilogue == GEMM_ROWSUM) call.row_sum = t->vector[side];
-    TRY(plan_pointers(p, &call, g->bias));
     CUDA_TRY(cudaMemsetAsync(t->result[side], 0, t->bytes, stream), "comparing algorithms");
     for (int run = 0; run <= TIMED_RUNS; run++) { /* the first is not timed */
         if (run == 1) CUDA_TRY(cudaEventRecord(cache->start, stream), "comparing algorithms");
-        if (plan_execute(cache, p, &call, algo, t->result[side], stream) != CUBLAS_STATUS_SUCCESS)
+        if (plan_execute(cache, p, g, algo, t->result[side], stream) != CUBLAS_STATUS_SUCCESS)
             return STATUS_OK;
     }
     CUDA_TRY(cudaEventRecord(cache->stop, stream), "comparing algorithms");
@@ -262,10 +251,6 @@ static Status trial_equal(Trial *t, cudaStream_t stream, bool *equal) {
     CUDA_TRY(cudaMemsetAsync(t->differs, 0, sizeof(int), stream), "comparing algorithms");
     compare_kernel<<<256, 256, 0, stream>>>(t->differs, (uint16_t *)t->result[0],
                                             (uint16_t *)t->result[1], (int64_t)(t->bytes / 2));
-    if (t->vector_bytes)
-        compare_kernel<<<1, 256, 0, stream>>>(t->differs, (uint16_t *)t->vector[0],
-                                              (uint16_t *)t->vector[1],
-                                              (int64_t)(t->vector_bytes / 2));
     CUDA_TRY(cudaMemcpyAsync(&differs, t->differs, sizeof(int), cudaMemcpyDeviceToHost, stream),
              "comparing algorithms");
     CUDA_TRY(cudaStreamSynchronize(stream), "comparing algorithms");
@@ -315,8 +300,7 @@ static Status plan_choose(GemmCache *cache, GemmPlan *p, const GemmCall *g, cuda
     return STATUS_OK;
 }
 
-/* ---- cache
- * -------------------------------------------------------------------------------------------- */
+/* ---- cache ---------------------------------------------------------------------------------- */
 
 static GemmKey key_of(Device *d, const GemmCall *g) {
     GemmKey k;
@@ -324,24 +308,17 @@ static GemmKey key_of(Device *d, const GemmCall *g) {
     k.m = g->m, k.n = g->n, k.k = g->k, k.lda = g->lda, k.ldb = g->ldb, k.ldc = g->ldc;
     k.batch = g->batch, k.step_a = g->step_a, k.step_b = g->step_b, k.step_c = g->step_c;
     k.ta = g->ta, k.tb = g->tb, k.add = g->add, k.in = g->in, k.out = g->out;
-    k.epilogue = g->epilogue;
+    k.bias = g->bias != NULL;
     k.tf32 = g->in == DTYPE_F32 && d->allow_tf32;
     k.align_a = alignment_of(g->a), k.align_b = alignment_of(g->b), k.align_c = alignment_of(g->c);
     return k;
 }
 
-/* A plan with a bias in F32 is tried first; not every type of c has one. */
 static Status plan_make(GemmCache *cache, GemmPlan *p, const GemmCall *g, cudaStream_t stream) {
-    p->bias_float = true;
-    for (;;) {
-        const Status status = plan_describe(p, g);
-        const Status chosen = status == STATUS_OK ? plan_choose(cache, p, g, stream) : status;
-        if (chosen != STATUS_OK || !p->supported) plan_free(p);
-        TRY(chosen);
-        if (p->supported || !p->bias_float || g->epilogue != GEMM_BIAS || g->out == DTYPE_F32)
-            return STATUS_OK;
-        p->bias_float = false;
-    }
+    Status status = plan_describe(p, g);
+    if (status == STATUS_OK) status = plan_choose(cache, p, g, stream);
+    if (status != STATUS_OK || !p->supported) plan_free(p);
+    return status;
 }
 
 static Status plan_get(Device *d, const GemmCall *g, GemmPlan **out) {
@@ -366,11 +343,13 @@ static Status plan_get(Device *d, const GemmCall *g, GemmPlan **out) {
     return STATUS_OK;
 }
 
-Status gemm_supported(Device *d, const GemmCall *g, bool *yes) {
-    GemmPlan *plan;
-    TRY(plan_get(d, g, &plan));
-    *yes = plan->supported;
-    return STATUS_OK;
+/* `bias` rounded to BF16, in scratch. */
+static Status bias_rounded(Device *d, const float *bias, int64_t n, const void **out) {
+    void *rounded;
+    TRY(scratch_take(d, sizeof(bf16) * n, &rounded));
+    *out = rounded;
+    return copy_cuda(d, grad_set(tensor_1d(rounded, DTYPE_BF16, n)),
+                     tensor_1d((void *)bias, DTYPE_F32, n), 1.0f);
 }
 
 Status gemm_run(Device *d, const GemmCall *g) {
@@ -380,14 +359,8 @@ Status gemm_run(Device *d, const GemmCall *g) {
     TRY(plan_get(d, g, &plan));
     if (!plan->supported) return gemm_simple(d, g);
     const void *bias = g->bias;
-    if (g->epilogue == GEMM_BIAS && !plan->bias_float) {
-        void *rounded;
-        TRY(scratch_take(d, sizeof(bf16) * g->n, &rounded));
-        TRY(copy_cuda(d, grad_set(tensor_1d(rounded, DTYPE_BF16, g->n)),
-                      tensor_1d((void *)g->bias, DTYPE_F32, g->n), 1.0f));
-        bias = rounded;
-    }
-    TRY(plan_pointers(plan, g, bias));
+    if (bias && g->out == DTYPE_BF16) TRY(bias_rounded(d, g->bias, g->n, &bias));
+    TRY(plan_bias(plan, bias));
     BLAS_TRY(plan_execute(cache, plan, g, &plan->algo, g->c, stream_of(d)), "a matrix product");
     return STATUS_OK;
 }

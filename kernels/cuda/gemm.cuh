@@ -10,12 +10,6 @@
 
 #include "kernels/cuda/common.cuh"
 
-typedef enum GemmEpilogue {
-    GEMM_PLAIN,
-    GEMM_BIAS,   /* c = a b + bias (one per column) */
-    GEMM_ROWSUM, /* also row_sum[m] = sum over k of op(a)[m,k] */
-} GemmEpilogue;
-
 /* c[m,n] (+)= alpha op(a)[m,k] op(b)[k,n], row-major, `batch` times. Row pitches and batch strides
  * in elements; a and b are F32 or BF16, c likewise or F32. */
 typedef struct GemmCall {
@@ -27,9 +21,7 @@ typedef struct GemmCall {
     bool ta, tb, add;
     DType in, out;
     float alpha;
-    GemmEpilogue epilogue;
-    const float *bias;
-    float *row_sum;
+    const float *bias; /* [n], one per column; NULL: none */
 } GemmCall;
 
 Status gemm_open(Device *d, GemmCache **out);
@@ -39,11 +31,7 @@ void gemm_close(GemmCache *cache);
 GemmCall gemm_call(int64_t m, int64_t n, int64_t k, const void *a, bool ta, const void *b, bool tb,
                    void *c, DType in, DType out, bool add);
 
-/* Whether cuBLASLt has an algorithm for the call, epilogue included. */
-Status gemm_supported(Device *d, const GemmCall *g, bool *yes);
-
-/* Runs the call; without an algorithm in cuBLASLt, by a simple kernel (not GEMM_ROWSUM). May take
- * scratch. */
+/* Runs the call; without an algorithm in cuBLASLt, by a simple kernel. May take scratch. */
 Status gemm_run(Device *d, const GemmCall *g);
 
 /* The simple kernel (gemm_simple.cu). */

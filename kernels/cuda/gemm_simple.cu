@@ -35,14 +35,12 @@ __global__ void __launch_bounds__(TILE * 8) gemm_simple_kernel(GemmCall g) {
     for (int q = 0; q < 4; q++) {
         const int64_t m = m0 + ty + 8 * q, n = n0 + tx;
         if (m >= g.m || n >= g.n) continue;
-        float value[1] = {g.alpha * sum[q] + (g.epilogue == GEMM_BIAS ? g.bias[n] : 0.0f)};
+        float value[1] = {g.alpha * sum[q] + (g.bias ? g.bias[n] : 0.0f)};
         pack_put<To, 1>(c + m * g.ldc + n, value, g.add);
     }
 }
 
 Status gemm_simple(Device *d, const GemmCall *g) {
-    if (g->epilogue == GEMM_ROWSUM)
-        return status_set(STATUS_INTERNAL, "gemm_simple: row sums are not offered");
     const dim3 block(TILE, 8);
     GemmCall part = *g;
     for (int64_t first = 0; first < g->batch; first += 65535) { /* limit of the grid's third axis */

@@ -31,12 +31,18 @@ static inline GluArgs glu_args(VitttShape s, Tensor w1, Tensor w2, Tensor g) {
     return a;
 }
 
-/* silu, its first and second derivative from one logistic (vittt.md 0). */
-static __device__ __forceinline__ void silu_all(float z, float *a, float *d1, float *d2) {
-    const float s = logistic(z), u = z * (1.0f - s);
+/* silu and its derivatives from one logistic s (vittt.md 0), a = z s:
+ * silu' = s + a (1-s), silu'' = (1-s) (2 s + a (1-2s)) = (1-s) (s + silu' - a s). */
+static __device__ __forceinline__ void silu_slope(float z, float *a, float *d1) {
+    const float s = logistic(z);
     *a = z * s;
-    *d1 = s * (1.0f + u);
-    *d2 = s * (1.0f - s) * (2.0f + z * (1.0f - 2.0f * s));
+    *d1 = *a * (1.0f - s) + s;
+}
+static __device__ __forceinline__ void silu_all(float z, float *a, float *d1, float *d2) {
+    const float s = logistic(z), rest = 1.0f - s;
+    *a = z * s;
+    *d1 = *a * rest + s;
+    *d2 = rest * (s + *d1 - *a * s);
 }
 
 /* The tensor-core kernels (vittt_glu_mma.cu): BF16, head width 32 or 64. */

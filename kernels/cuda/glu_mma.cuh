@@ -25,7 +25,10 @@ template <int D> struct GluPlace {
     int row;  /* the warp's first channel within the group */
     int base; /* first channel of its head within the group */
     int lane_row, lane_quad;
-    bool real; /* false: the group has no such head (odd count of heads of 32) */
+    bool real;  /* false: the group has no such head (odd count of heads of 32) */
+    Lanes lane; /* lane addresses, */
+    Lanes own;  /* at the warp's first channel, */
+    Lanes all;  /* at its head's first channel */
 };
 
 template <int D>
@@ -35,38 +38,66 @@ static __device__ __forceinline__ GluPlace<D> glu_place(const GluArgs &a, int gr
     p.row = 16 * warp;
     p.base = p.row / D * D;
     p.head = group * (GROUP / D) + p.row / D;
-    p.real = p.head < a.heads;
+    p.real = D == GROUP || p.head < a.heads;
     p.lane_row = lane / 4;
     p.lane_quad = lane % 4;
+    p.lane = p.own = p.all = lanes_init();
+    p.own.beside ^= p.row / 8 << 4;
+    p.own.below ^= p.row / 8 << 4;
+    p.all.beside ^= p.base / 8 << 4;
+    p.all.below ^= p.base / 8 << 4;
     return p;
 }
 
-/* Tokens first .. first+63 of the group's channels into a tile; zeros outside. */
-static __device__ __forceinline__ void glu_fetch(Shared tile, const bf16 *in, int64_t pitch,
-                                                 int first, int tokens, int chunks) {
-#pragma unroll
-    for (int i = threadIdx.x; i < TILE_ROWS * 8; i += GLU_THREADS) {
-        const int row = i / 8, chunk = i % 8;
-        const bool real = first + row < tokens && chunk < chunks;
-        copy_chunk(tile_at(tile, row, chunk),
-                   real ? in + (int64_t)(first + row) * pitch + 8 * chunk : in, real);
-    }
+/* A thread's share of the copies of token tiles: every 16th row, one chunk. */
+#define FETCH_STEP (GLU_THREADS / 8)
+
+typedef struct GluFetch {
+    const bf16 *from;
+    int64_t step; /* FETCH_STEP tokens */
+    Shared to;    /* within a tile */
+    int left; /* tokens from the thread's next one to the end; none for a chunk that is not there */
+} GluFetch;
+
+static __device__ __forceinline__ GluFetch glu_fetch_init(const bf16 *in, int64_t pitch, int tokens,
+                                                          int chunks) {
+    const int row = threadIdx.x / 8, chunk = threadIdx.x % 8;
+    GluFetch f;
+    f.from = in + row * pitch + 8 * chunk;
+    f.step = FETCH_STEP * pitch;
+    f.to = row * 128 + ((chunk ^ (row & 7)) << 4);
+    f.left = chunk < chunks ? tokens - row : 0;
+    return f;
 }
 
-/* The warp's 16 channels of a tile to memory; call after the warp has written them. */
-static __device__ __forceinline__ void glu_flush(bf16 *out, int64_t pitch, Shared tile, int row,
-                                                 int first, int tokens) {
-    __syncwarp();
-    const int lane = threadIdx.x & 31;
+/* Starts the copy of the next 64 tokens; zeros past the end. */
+static __device__ __forceinline__ void glu_fetch(Shared tile, GluFetch &f) {
 #pragma unroll
-    for (int i = lane; i < TILE_ROWS * 2; i += 32) {
-        const int t = i / 2, chunk = row / 8 + i % 2;
+    for (int i = 0; i < TILE_ROWS / FETCH_STEP; i++) {
+        const bool real = f.left > i * FETCH_STEP;
+        /* the address is not read when `real` is false */
+        copy_chunk(tile + f.to + i * FETCH_STEP * 128, f.from + i * f.step, real);
+    }
+    f.from += TILE_ROWS / FETCH_STEP * f.step;
+    f.left -= TILE_ROWS;
+}
+
+/* The warp's 16 channels of a tile to memory, `left` tokens at most; call after the warp has
+ * written them. `out`: the tile's first token. */
+static __device__ __forceinline__ void glu_flush(bf16 *out, int64_t pitch, Shared tile, int row,
+                                                 int left) {
+    __syncwarp();
+    const int lane = threadIdx.x & 31, t = lane / 2, chunk = row / 8 + lane % 2;
+    const Shared at = tile + t * 128 + ((chunk ^ (t & 7)) << 4);
+    bf16 *to = out + t * pitch + 8 * chunk;
+#pragma unroll
+    for (int i = 0; i < TILE_ROWS / 16; i++) {
+        if (t + 16 * i >= left) break;
         uint4 v;
         asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
                      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                     : "r"(tile_at(tile, t, chunk)));
-        if (first + t < tokens)
-            *reinterpret_cast<uint4 *>(out + (int64_t)(first + t) * pitch + 8 * chunk) = v;
+                     : "r"(at + i * 16 * 128));
+        *reinterpret_cast<uint4 *>(to + i * 16 * pitch) = v;
     }
 }
 
@@ -95,7 +126,7 @@ static __device__ __forceinline__ void glu_weight_rows(uint32_t (&f)[D / 16][4],
                                                        const GluPlace<D> &p) {
 #pragma unroll
     for (int k = 0; k < D / 16; k++)
-        matrix_get_turned(f[k], region_columns_first(tile, p.base + 16 * k, p.row / 8));
+        matrix_get_turned(f[k], region(tile, p.own.beside, p.base + 16 * k, 0));
 }
 
 /* Element (i, j) of the head's d x d matrix that belongs to accumulator `n`, register `e`. */
@@ -145,7 +176,7 @@ glu_token_sums(float (&s1)[D / 8][4], float (&s2)[D / 8][4], const uint32_t (&a1
 #pragma unroll
     for (int i = 0; i < D / 16; i++) {
         uint32_t b[4];
-        matrix_get_turned(b, region_rows_first(tile, row, p.base / 8 + 2 * i));
+        matrix_get_turned(b, region(tile, p.all.below, row, 2 * i));
         mma(s1[2 * i], a1, b[0], b[1]);
         mma(s2[2 * i], a2, b[0], b[1]);
         mma(s1[2 * i + 1], a1, b[2], b[3]);

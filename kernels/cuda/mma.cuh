@@ -26,8 +26,7 @@ static __device__ __forceinline__ Shared tile_at(Shared tile, int row, int chunk
     return tile + row * 128 + ((chunk ^ (row & 7)) << 4);
 }
 
-/* ---- copies from global memory, in flight until copies_wait
- * ---------------------------------------- */
+/* ---- copies from global memory, in flight until copies_wait --------------------------------- */
 
 /* 16 bytes, or zeros when not `real`. */
 static __device__ __forceinline__ void copy_chunk(Shared to, const void *from, bool real) {
@@ -43,8 +42,7 @@ template <int LEFT> static __device__ __forceinline__ void copies_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
-/* ---- 8x8 matrices between shared memory and fragments
- * ---------------------------------------------- */
+/* ---- 8x8 matrices between shared memory and fragments --------------------------------------- */
 
 static __device__ __forceinline__ void matrix_get(uint32_t (&f)[4], Shared at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -59,27 +57,39 @@ static __device__ __forceinline__ void matrix_get_turned(uint32_t (&f)[4], Share
                  : "memory");
 }
 
-/* Addresses for the four matrices of a 16x16 region at (row, chunk) of a tile. "rows_first":
- * matrices 0, 1 lie below each other; else beside each other. */
-static __device__ __forceinline__ Shared region_rows_first(Shared tile, int row, int chunk) {
-    const int l = threadIdx.x & 31;
-    return tile_at(tile, row + ((l >> 3) & 1) * 8 + (l & 7), chunk + (l >> 4));
+/* A lane's part of the address of a 16x16 region. Regions begin at rows that are multiples of 8 and
+ * at even chunks, so the place of chunk c is a lane constant xor c: region = tile + 128 row + (lane
+ * ^ 16 c). */
+typedef struct Lanes {
+    Shared below;  /* matrices 0, 1 below each other, 2, 3 to their right */
+    Shared beside; /* matrices 0, 1 beside each other, 2, 3 below them */
+    Shared value;  /* two neighbouring elements of a fragment's row */
+} Lanes;
+
+static __device__ __forceinline__ Lanes lanes_init(void) {
+    const int l = threadIdx.x & 31, row = l & 7;
+    Lanes a;
+    a.below = (((l >> 3) & 1) * 8 + row) * 128 + (((l >> 4) ^ row) << 4);
+    a.beside = ((l >> 4) * 8 + row) * 128 + ((((l >> 3) & 1) ^ row) << 4);
+    a.value = (l >> 2) * 128 + ((l >> 2) << 4) + 4 * (l & 3);
+    return a;
 }
-static __device__ __forceinline__ Shared region_columns_first(Shared tile, int row, int chunk) {
-    const int l = threadIdx.x & 31;
-    return tile_at(tile, row + (l >> 4) * 8 + (l & 7), chunk + ((l >> 3) & 1));
+
+static __device__ __forceinline__ Shared region(Shared tile, Shared lane, int row, int chunk) {
+    return tile + row * 128 + (lane ^ (chunk << 4));
 }
 
 /* Writes a packed 16x16 accumulator pair (f as from pack_pair) turned over: tile[row + column of
  * the fragment][8 chunk + row of the fragment]. */
-static __device__ __forceinline__ void matrix_put_turned(Shared tile, int row, int chunk,
-                                                         const uint32_t (&f)[4]) {
+static __device__ __forceinline__ void matrix_put_turned(Shared tile, const Lanes &lane, int row,
+                                                         int chunk, const uint32_t (&f)[4]) {
 #if __CUDA_ARCH__ >= 900
-    const Shared at = region_columns_first(tile, row, chunk);
+    const Shared at = region(tile, lane.beside, row, chunk);
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(at),
                  "r"(f[0]), "r"(f[1]), "r"(f[2]), "r"(f[3])
                  : "memory");
 #else
+    (void)lane;
     const int r = (threadIdx.x & 31) >> 2, q = threadIdx.x & 3;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -95,18 +105,16 @@ static __device__ __forceinline__ void matrix_put_turned(Shared tile, int row, i
 }
 
 /* Writes it as it is: tile[row + row of the fragment][8 chunk + column of the fragment]. */
-static __device__ __forceinline__ void matrix_put(Shared tile, int row, int chunk,
-                                                  const uint32_t (&f)[4]) {
-    const int r = (threadIdx.x & 31) >> 2, q = threadIdx.x & 3;
+static __device__ __forceinline__ void matrix_put(Shared tile, const Lanes &lane, int row,
+                                                  int chunk, const uint32_t (&f)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const Shared at = tile_at(tile, row + (i & 1) * 8 + r, chunk + (i >> 1)) + 4 * q;
+        const Shared at = region(tile, lane.value, row + (i & 1) * 8, chunk) ^ ((i >> 1) << 4);
         asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(f[i]) : "memory");
     }
 }
 
-/* ---- arithmetic
- * -------------------------------------------------------------------------------------- */
+/* ---- arithmetic ----------------------------------------------------------------------------- */
 
 /* acc += A B; A: 16x16 (a[0]: rows 0-7, k 0-7; a[1]: rows 8-15; a[2], a[3]: k 8-15), B: 16x8. */
 static __device__ __forceinline__ void mma(float (&acc)[4], const uint32_t (&a)[4], uint32_t b0,

@@ -11,12 +11,22 @@ typedef struct Channels {
     float mean[3], inverse[3];
 } Channels;
 
-template <typename T>
+/* One thread: PIXELS pixels; V values per access. */
+template <typename T, int PIXELS, int V>
 __global__ void image_normalise_kernel(T *y, const uint8_t *x, int64_t n, Channels ch) {
-    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    const int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 3 * PIXELS;
     if (i >= n) return;
-    const int c = (int)(i % 3);
-    from_float(y + i, (x[i] / 255.0f - ch.mean[c]) * ch.inverse[c]);
+#pragma unroll
+    for (int part = 0; part < 3 * PIXELS / V; part++) {
+        const Pack<uint8_t, V> in = *reinterpret_cast<const Pack<uint8_t, V> *>(x + i + part * V);
+        float out[V];
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            const int c = (part * V + v) % 3;
+            out[v] = (in.v[v] / 255.0f - ch.mean[c]) * ch.inverse[c];
+        }
+        pack_store<T, V>(y + i + part * V, out);
+    }
 }
 
 extern "C" Status image_normalise_cuda(Device *d, Tensor y, Tensor x, const float *mean,
@@ -28,8 +38,12 @@ extern "C" Status image_normalise_cuda(Device *d, Tensor y, Tensor x, const floa
         ch.mean[c] = mean[c];
         ch.inverse[c] = 1.0f / std[c];
     }
+    const bool packed = n % 12 == 0 && is_aligned(x.data, 4) && is_aligned(y.data, 16);
     WITH_ACT("image_normalise", y.dtype, T,
-             image_normalise_kernel<T><<<blocks_of(n), THREADS, 0, stream_of(d)>>>(
+             if (packed) image_normalise_kernel<T, 4, 4>
+             <<<blocks_of(n / 12), THREADS, 0, stream_of(d)>>>((T *)y.data, (const uint8_t *)x.data,
+                                                               n, ch);
+             else image_normalise_kernel<T, 1, 1><<<blocks_of(n / 3), THREADS, 0, stream_of(d)>>>(
                  (T *)y.data, (const uint8_t *)x.data, n, ch));
     return launched("image_normalise");
 }
@@ -59,17 +73,49 @@ __global__ void patchify_kernel(T *y, const T *x, int64_t total, int height, int
     pack_store<T, V>(y + i * V, out);
 }
 
+/* RGB and patches of whole runs of 8: one thread takes 8 pixels, whose channels part ways. */
+template <typename T>
+__global__ void patchify_rgb_kernel(T *y, const T *x, int total, int height, int width, int patch) {
+    const int i = blockIdx.x * THREADS + threadIdx.x;
+    if (i >= total) return;
+    const int runs = width / 8, column = i % runs * 8, row = i / runs; /* row of the batch */
+    const int py = row % height / patch, ky = row % height % patch;
+    const int px = column / patch, kx = column % patch;
+    float in[3 * 8];
+#pragma unroll
+    for (int part = 0; part < 6; part++)
+        pack_load<T, 4>(*reinterpret_cast<float(*)[4]>(&in[4 * part]),
+                        x + (int64_t)i * 24 + 4 * part);
+    const int64_t token = ((int64_t)(row / height) * (height / patch) + py) * (width / patch) + px;
+#pragma unroll
+    for (int c = 0; c < 3; c++) {
+        T *out = y + ((token * 3 + c) * patch + ky) * patch + kx;
+#pragma unroll
+        for (int part = 0; part < 2; part++) {
+            float value[4];
+#pragma unroll
+            for (int v = 0; v < 4; v++) value[v] = in[3 * (4 * part + v) + c];
+            pack_store<T, 4>(out + 4 * part, value);
+        }
+    }
+}
+
 extern "C" Status patchify_cuda(Device *d, Tensor y, Tensor x, int64_t patch) {
     const int64_t n = tensor_count(y);
     if (n == 0) return STATUS_OK;
     if (y.dtype != x.dtype) return refuse_dtype("patchify", x.dtype);
     const int height = (int)x.shape[1], width = (int)x.shape[2], channels = (int)x.shape[3];
-    const bool packed = patch % 4 == 0 && is_aligned(y.data, 16);
-    WITH_ACT("patchify", y.dtype, T,
-             if (packed) patchify_kernel<T, 4><<<blocks_of(n / 4), THREADS, 0, stream_of(d)>>>(
-                 (T *)y.data, (const T *)x.data, n / 4, height, width, channels, (int)patch);
-             else patchify_kernel<T, 1><<<blocks_of(n), THREADS, 0, stream_of(d)>>>(
-                 (T *)y.data, (const T *)x.data, n, height, width, channels, (int)patch));
+    const bool aligned = is_aligned(y.data, 16) && is_aligned(x.data, 16);
+    const bool rgb = aligned && patch % 8 == 0 && channels == 3 && n / 24 < INT32_MAX - THREADS;
+    const cudaStream_t stream = stream_of(d);
+    WITH_ACT("patchify", y.dtype, T, T *to = (T *)y.data; const T *from = (const T *)x.data;
+             if (rgb) patchify_rgb_kernel<T><<<blocks_of(n / 24), THREADS, 0, stream>>>(
+                 to, from, (int)(n / 24), height, width, (int)patch);
+             else if (aligned && patch % 4 == 0) patchify_kernel<T, 4>
+             <<<blocks_of(n / 4), THREADS, 0, stream>>>(to, from, n / 4, height, width, channels,
+                                                        (int)patch);
+             else patchify_kernel<T, 1><<<blocks_of(n), THREADS, 0, stream>>>(
+                 to, from, n, height, width, channels, (int)patch));
     return launched("patchify");
 }
 
@@ -150,21 +196,36 @@ extern "C" Status mean_tokens_cuda(Device *d, Tensor y, Tensor x) {
     return launched("mean_tokens");
 }
 
-template <typename T>
-__global__ void mean_tokens_backward_kernel(T *dx, bool add, const float *dy, int64_t total,
-                                            int64_t tokens, int64_t channels) {
-    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i >= total) return;
-    const int64_t b = i / channels / tokens, c = i % channels;
-    float value[1] = {dy[b * channels + c] / tokens};
-    pack_put<T, 1>(dx + i, value, add);
+/* Grid: packs of one sample by samples. */
+template <typename T, int V>
+__global__ void mean_tokens_backward_kernel(T *dx, bool add, const float *dy, int64_t batch,
+                                            int tokens, int channels) {
+    const int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V;
+    const int64_t each = (int64_t)tokens * channels;
+    if (i >= each) return;
+    const int c = (int)(i % channels);
+    const float inverse = 1.0f / tokens;
+    for (int64_t b = blockIdx.y; b < batch; b += gridDim.y) {
+        float value[V];
+        pack_load<float, V>(value, dy + b * channels + c);
+#pragma unroll
+        for (int v = 0; v < V; v++) value[v] *= inverse;
+        pack_put<T, V>(dx + b * each + i, value, add);
+    }
 }
 
 extern "C" Status mean_tokens_backward_cuda(Device *d, Grad dx, Tensor dy) {
     const int64_t n = tensor_is_none(dx.t) ? 0 : tensor_count(dx.t);
     if (n == 0) return STATUS_OK;
-    WITH_ACT("mean_tokens_backward", dx.t.dtype, T,
-             mean_tokens_backward_kernel<T><<<blocks_of(n), THREADS, 0, stream_of(d)>>>(
-                 (T *)dx.t.data, dx.add, (const float *)dy.data, n, dx.t.shape[1], dx.t.shape[2]));
+    const int64_t batch = dx.t.shape[0], tokens = dx.t.shape[1], channels = dx.t.shape[2];
+    const bool packed = channels % 4 == 0 && is_aligned(dx.t.data, 16) && is_aligned(dy.data, 16);
+    const dim3 grid(blocks_of(tokens * channels / (packed ? 4 : 1)),
+                    (unsigned)(batch < 65535 ? batch : 65535));
+    WITH_ACT(
+        "mean_tokens_backward", dx.t.dtype, T, T *to = (T *)dx.t.data;
+        const float *from = (const float *)dy.data; if (packed) mean_tokens_backward_kernel<T, 4>
+        <<<grid, THREADS, 0, stream_of(d)>>>(to, dx.add, from, batch, (int)tokens, (int)channels);
+        else mean_tokens_backward_kernel<T, 1>
+        <<<grid, THREADS, 0, stream_of(d)>>>(to, dx.add, from, batch, (int)tokens, (int)channels));
     return launched("mean_tokens_backward");
 }

@@ -1,195 +1,259 @@
-/* Depthwise branch of the ViTTT mixer (vittt.md 2.2, 3.2): a block per sample and group of
- * channels. The per-sample kernel w' lives in shared memory only. */
+/* Depthwise branch of the ViTTT mixer (vittt.md 2.2, 3.2): a block per sample and 128 bytes of
+ * channels, on padded tiles (stencil.cuh). The per-sample kernel w' lives in shared memory only. */
+#include "kernels/cuda/dwc.cuh"
 #include "kernels/cuda/stencil.cuh"
 
-typedef struct DwcArgs {
-    int64_t pitch, cat_pitch; /* channels per token of qkv and cat */
-    int64_t first, cat_first; /* where q2 and the branch's output begin */
-    int channels, height, width;
-    float c; /* 1/(3N) */
-} DwcArgs;
+#define TILE_LIMIT ((int64_t)36 << 10)
+#define TILES      3 /* in shared memory at a time */
 
-static DwcArgs dwc_args(VitttShape s) {
-    const int64_t wide = s.heads * s.head_dim;
-    DwcArgs a = {};
-    a.pitch = 3 * wide + 3 * s.head_dim;
-    a.cat_pitch = wide + s.head_dim;
-    a.first = 3 * wide;
-    a.cat_first = wide;
-    a.channels = (int)s.head_dim;
-    a.height = (int)s.height;
-    a.width = (int)s.width;
-    a.c = 1.0f / (3.0f * (float)(s.height * s.width));
-    return a;
-}
+/* Where the block works: its sample and first channel. */
+typedef struct DwcPlace {
+    int64_t in,
+        cat;  /* offsets of the sample's q2 and of the branch in cat, at the block's channels */
+    int left; /* channels from there on */
+    int lane; /* the thread's first channel within the block's */
+    bool active;
+} DwcPlace;
 
-template <typename T> struct DwcMaps { Map<T> q, k, v, cat; };
-
-/* The sample's maps at the thread's channels, in qkv-like and cat-like memory. */
 template <typename T>
-static __device__ __forceinline__ DwcMaps<T> dwc_maps(const DwcArgs &a, T *qkv, T *cat, int ch) {
-    const int64_t row = (int64_t)blockIdx.x * a.height * a.width;
-    T *first = qkv + row * a.pitch + a.first + ch;
-    DwcMaps<T> m;
-    m.q = map_of<T>(first, a.pitch, a.height, a.width);
-    m.k = map_of<T>(first + a.channels, a.pitch, a.height, a.width);
-    m.v = map_of<T>(first + 2 * a.channels, a.pitch, a.height, a.width);
-    m.cat = map_of<T>(cat + row * a.cat_pitch + a.cat_first + ch, a.cat_pitch, a.height, a.width);
-    return m;
+static __device__ __forceinline__ DwcPlace dwc_place(const DwcArgs &a, const Cut &c) {
+    const int first = blockIdx.y * (PIXEL_BYTES / sizeof(T));
+    const int64_t row = (int64_t)blockIdx.x * c.height * c.width;
+    DwcPlace p;
+    p.in = row * a.pitch + a.first + first;
+    p.cat = row * a.cat_pitch + a.cat_first + first;
+    p.left = a.channels - first;
+    p.lane = threadIdx.x * STRIP_V;
+    p.active = p.lane < p.left;
+    return p;
 }
 
-/* sum over the sample of in[p+t] out[p] into shared[(t*V+v)*lanes + lane]. */
-template <typename T, int V>
-static __device__ __forceinline__ void sample_taps(float *shared, const Map<const T> &in,
-                                                   const Map<const T> &out, bool active) {
-    float g[9][V] = {}, total[V] = {};
-    for (int y0 = threadIdx.y * STRIP_ROWS; active && y0 < in.height; y0 += blockDim.y * STRIP_ROWS)
-        strip_taps<T, V>(g, total, in, out, y0);
-    rows_join<9 * V>(shared, *reinterpret_cast<float(*)[9 * V]>(&g[0]));
-}
-
-/* The thread's taps, times `scale`, reversed for the adjoint. */
-template <int V>
-static __device__ __forceinline__ void taps_load(float (&w)[9][V], const float *shared, float scale,
-                                                 bool reverse) {
+/* The thread's taps from shared[(t*V+v)*lanes + lane], scaled, reversed for the adjoint. */
+static __device__ __forceinline__ void taps_load(float (&w)[9][STRIP_V], const float *shared,
+                                                 float scale, bool reverse) {
 #pragma unroll
     for (int t = 0; t < 9; t++)
 #pragma unroll
-        for (int v = 0; v < V; v++)
-            w[t][v] = scale * shared[((reverse ? 8 - t : t) * V + v) * blockDim.x + threadIdx.x];
+        for (int v = 0; v < STRIP_V; v++)
+            w[t][v] =
+                scale * shared[((reverse ? 8 - t : t) * STRIP_V + v) * blockDim.x + threadIdx.x];
 }
 
-template <typename T, int V>
-__global__ void __launch_bounds__(256)
-    vittt_dwc_kernel(T *cat, float *g_out, const T *qkv, const float *w3, DwcArgs a) {
-    extern __shared__ float taps[];
-    const int ch = ((int)blockIdx.y * (int)blockDim.x + (int)threadIdx.x) * V;
-    const bool active = ch < a.channels;
-    const DwcMaps<const T> in = dwc_maps<const T>(a, qkv, cat, ch);
-    const DwcMaps<T> out = dwc_maps<T>(a, (T *)NULL, cat, ch);
-    sample_taps<T, V>(taps, in.k, in.v, active);
-    for (int v = threadIdx.y; active && v < V; v += blockDim.y) {
-        float g[9], square = 0;
-        for (int t = 0; t < 9; t++) {
-            g[t] = -a.c * taps[(t * V + v) * blockDim.x + threadIdx.x];
-            square += g[t] * g[t];
+/* Strips of a tile: out = taps applied to it. */
+template <typename T>
+static __device__ __forceinline__ void tile_apply(T *out, int64_t pitch, const char *tile,
+                                                  const Cut &c, int y0, const DwcPlace &p,
+                                                  const float *taps, float scale, bool reverse) {
+    const float none[STRIP_V] = {};
+    float w[9][STRIP_V];
+    if (!p.active) return;
+    taps_load(w, taps, scale, reverse);
+    for (int item = threadIdx.y; item < c.rows / STRIP_ROWS * c.parts; item += blockDim.y) {
+        const Strip s = strip_of(c, y0, item);
+        if (s.y0 < c.height && s.x0 < s.x1)
+            strip_apply<T>(out + p.lane, pitch, false, tile, c, y0, s, w, none);
+    }
+}
+
+/* Strips of a tile: g += in[p+t] out[p]. */
+template <typename T>
+static __device__ __forceinline__ void tile_taps(float (&g)[9][STRIP_V], const char *in,
+                                                 const char *out, const Cut &c, int y0,
+                                                 const DwcPlace &p) {
+    float total[STRIP_V] = {};
+    for (int item = threadIdx.y; p.active && item < c.rows / STRIP_ROWS * c.parts;
+         item += blockDim.y) {
+        const Strip s = strip_of(c, y0, item);
+        if (s.y0 < c.height && s.x0 < s.x1) strip_taps<T>(g, total, in, out, c, y0, s);
+    }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(MAX_THREADS, 2)
+    vittt_dwc_kernel(T *cat, float *g_out, const T *qkv, const float *w3, DwcArgs a, Cut c) {
+    extern __shared__ __align__(128) char memory[];
+    const Shared tiles = shared_address(memory);
+    float *taps = (float *)(memory + TILES * c.tile_bytes);
+    const DwcPlace p = dwc_place<T>(a, c);
+    const T *q = qkv + p.in, *k = q + a.channels, *v = k + a.channels;
+    float sum[9][STRIP_V] = {};
+    for (int tile = 0; tile < c.tiles; tile++) {
+        const int y0 = tile * c.rows;
+        tile_fetch<T>(tiles, k, a.pitch, c, y0, p.left);
+        tile_fetch<T>(tiles + c.tile_bytes, v, a.pitch, c, y0, p.left);
+        if (c.tiles == 1) tile_fetch<T>(tiles + 2 * c.tile_bytes, q, a.pitch, c, y0, p.left);
+        copies_commit();
+        copies_wait<0>();
+        __syncthreads();
+        tile_taps<T>(sum, memory, memory + c.tile_bytes, c, y0, p);
+        __syncthreads();
+    }
+    rows_join<9 * STRIP_V>(taps, *reinterpret_cast<float(*)[9 * STRIP_V]>(&sum[0]));
+    for (int i = threadIdx.y; p.active && i < STRIP_V; i += blockDim.y) {
+        const int ch = blockIdx.y * (PIXEL_BYTES / sizeof(T)) + p.lane + i;
+        float g[9];
+        for (int t = 0; t < 9; t++)
+            g[t] = -a.c * taps[(t * STRIP_V + i) * blockDim.x + threadIdx.x];
+        if (g_out)
+            for (int t = 0; t < 9; t++)
+                g_out[((int64_t)blockIdx.x * a.channels + ch) * 9 + t] = g[t];
+        dwc_inner_step(g, w3 + ch * 9);
+        for (int t = 0; t < 9; t++) taps[(t * STRIP_V + i) * blockDim.x + threadIdx.x] = g[t];
+    }
+    __syncthreads();
+    for (int tile = 0; tile < c.tiles; tile++) {
+        const int y0 = tile * c.rows;
+        if (c.tiles > 1) {
+            tile_fetch<T>(tiles + 2 * c.tile_bytes, q, a.pitch, c, y0, p.left);
+            copies_commit();
+            copies_wait<0>();
+            __syncthreads();
         }
-        const float r = 1.0f / (sqrtf(square) + 1.0f);
+        tile_apply<T>(cat + p.cat, a.cat_pitch, memory + 2 * c.tile_bytes, c, y0, p, taps, 1.0f,
+                      false);
+        __syncthreads();
+    }
+}
+
+/* Between the passes: dw' in `dg` (shared) becomes dg, `w` becomes w'; dw' also goes to dw3_part.
+ */
+template <typename T>
+static __device__ __forceinline__ void dwc_middle(float *w, float *dg, float *dw3_part,
+                                                  const float *g_in, const float *w3,
+                                                  const DwcArgs &a, const DwcPlace &p) {
+    for (int i = threadIdx.y; p.active && i < STRIP_V; i += blockDim.y) {
+        const int ch = blockIdx.y * (PIXEL_BYTES / sizeof(T)) + p.lane + i;
+        const int64_t at = ((int64_t)blockIdx.x * a.channels + ch) * 9;
+        float g[9], dw[9];
         for (int t = 0; t < 9; t++) {
-            taps[(t * V + v) * blockDim.x + threadIdx.x] = w3[(ch + v) * 9 + t] - r * g[t];
-            if (g_out) g_out[((int64_t)blockIdx.x * a.channels + ch + v) * 9 + t] = g[t];
+            g[t] = g_in[at + t];
+            dw[t] = dg[(t * STRIP_V + i) * blockDim.x + threadIdx.x];
+            if (dw3_part) dw3_part[at + t] = dw[t];
+        }
+        dwc_inner_backward(dw, g);
+        dwc_inner_step(g, w3 + ch * 9);
+        for (int t = 0; t < 9; t++) {
+            dg[(t * STRIP_V + i) * blockDim.x + threadIdx.x] = dw[t];
+            w[(t * STRIP_V + i) * blockDim.x + threadIdx.x] = g[t];
         }
     }
     __syncthreads();
-    if (!active) return;
-    float w[9][V], none[V] = {};
-    taps_load<V>(w, taps, 1.0f, false);
-    for (int y0 = threadIdx.y * STRIP_ROWS; y0 < a.height; y0 += blockDim.y * STRIP_ROWS)
-        strip_apply<T, V>(out.cat, false, in.q, y0, w, none);
 }
 
-/* From the taps' gradient in `dw` (shared) and the raw inner gradient: w' and dg in shared memory;
- * the sample's term of dw3 goes to `dw3_part`. */
-template <int V>
-static __device__ __forceinline__ void dwc_inner_backward(float *w, float *dg, float *dw3_part,
-                                                          const float *g_in, const float *w3,
-                                                          int ch) {
-    const int lanes = blockDim.x;
-    for (int v = threadIdx.y; v < V; v += blockDim.y) {
-        float g[9], square = 0, t_sum = 0;
-        for (int t = 0; t < 9; t++) {
-            g[t] = g_in[v * 9 + t];
-            square += g[t] * g[t];
-            t_sum -= g[t] * dg[(t * V + v) * lanes + threadIdx.x];
-        }
-        const float n = sqrtf(square), r = 1.0f / (n + 1.0f);
-        const float back = n > 0 ? r * r * t_sum / n : 0.0f;
-        for (int t = 0; t < 9; t++) {
-            const int at = (t * V + v) * lanes + threadIdx.x;
-            if (dw3_part) dw3_part[v * 9 + t] = dg[at];
-            w[at] = w3[(ch + v) * 9 + t] - r * g[t];
-            dg[at] = -r * dg[at] - back * g[t];
-        }
-    }
-}
-
-template <typename T, int V>
-__global__ void __launch_bounds__(256)
+template <typename T>
+__global__ void __launch_bounds__(MAX_THREADS, 2)
     vittt_dwc_backward_kernel(T *dqkv, float *dw3_partial, const T *dcat, const T *qkv,
-                              const float *g, const float *w3, DwcArgs a) {
-    extern __shared__ float taps[];
-    float *dg = taps, *w = taps + 9 * V * blockDim.x;
-    const int ch = ((int)blockIdx.y * (int)blockDim.x + (int)threadIdx.x) * V;
-    const bool active = ch < a.channels;
-    const DwcMaps<const T> in = dwc_maps<const T>(a, qkv, dcat, ch);
-    const DwcMaps<T> out = dwc_maps<T>(a, dqkv, (T *)NULL, ch);
-    sample_taps<T, V>(dg, in.q, in.cat, active);
-    const int64_t place = ((int64_t)blockIdx.x * a.channels + ch) * 9;
-    if (active)
-        dwc_inner_backward<V>(w, dg, dw3_partial ? dw3_partial + place : NULL, g + place, w3, ch);
-    __syncthreads();
-    if (!active) return;
-    const int strips = (a.height + STRIP_ROWS - 1) / STRIP_ROWS;
-    const float none[V] = {};
-    float taps_now[9][V];
-    for (int item = threadIdx.y; item < 3 * strips; item += blockDim.y) {
-        const int which = item / strips, y0 = item % strips * STRIP_ROWS;
-        const Map<T> to = which == 0 ? out.q : which == 1 ? out.k : out.v;
-        const Map<const T> from = which == 0 ? in.cat : which == 1 ? in.v : in.k;
-        taps_load<V>(taps_now, which == 0 ? w : dg, which == 0 ? 1.0f : -a.c, which != 2);
-        strip_apply<T, V>(to, false, from, y0, taps_now, none);
+                              const float *g, const float *w3, DwcArgs a, Cut c) {
+    extern __shared__ __align__(128) char memory[];
+    const Shared tiles = shared_address(memory);
+    char *side = memory + c.tile_bytes, *third = side + c.tile_bytes;
+    float *dg = (float *)(third + c.tile_bytes), *w = dg + 9 * STRIP_V * blockDim.x;
+    const DwcPlace p = dwc_place<T>(a, c);
+    const T *q = qkv + p.in, *k = q + a.channels, *v = k + a.channels, *out = dcat + p.cat;
+    T *dq = dqkv + p.in, *dk = dq + a.channels, *dv = dk + a.channels;
+    float sum[9][STRIP_V] = {};
+    for (int tile = 0; tile < c.tiles; tile++) {
+        const int y0 = tile * c.rows;
+        tile_fetch<T>(tiles, q, a.pitch, c, y0, p.left);
+        tile_fetch<T>(tiles + c.tile_bytes, out, a.cat_pitch, c, y0, p.left);
+        if (c.tiles == 1) tile_fetch<T>(tiles + 2 * c.tile_bytes, v, a.pitch, c, y0, p.left);
+        copies_commit();
+        copies_wait<0>();
+        __syncthreads();
+        tile_taps<T>(sum, memory, side, c, y0, p);
+        __syncthreads();
+    }
+    if (c.tiles == 1) { /* k takes the place of q, while the sums are joined */
+        tile_fetch<T>(tiles, k, a.pitch, c, 0, p.left);
+        copies_commit();
+    }
+    rows_join<9 * STRIP_V>(dg, *reinterpret_cast<float(*)[9 * STRIP_V]>(&sum[0]));
+    dwc_middle<T>(w, dg, dw3_partial, g, w3, a, p);
+    for (int tile = 0; tile < c.tiles; tile++) {
+        const int y0 = tile * c.rows;
+        if (c.tiles > 1) {
+            tile_fetch<T>(tiles, k, a.pitch, c, y0, p.left);
+            tile_fetch<T>(tiles + c.tile_bytes, out, a.cat_pitch, c, y0, p.left);
+            tile_fetch<T>(tiles + 2 * c.tile_bytes, v, a.pitch, c, y0, p.left);
+            copies_commit();
+        }
+        copies_wait<0>();
+        __syncthreads();
+        tile_apply<T>(dq, a.pitch, side, c, y0, p, w, 1.0f, true);
+        tile_apply<T>(dk, a.pitch, third, c, y0, p, dg, -a.c, true);
+        tile_apply<T>(dv, a.pitch, memory, c, y0, p, dg, -a.c, false);
+        __syncthreads();
     }
 }
 
-static bool dwc_packed(const DwcArgs *a, const void *p, const void *q) {
-    return a->channels % 4 == 0 && a->cat_first % 4 == 0 && is_aligned(p, 16) && is_aligned(q, 16);
+/* ---- slots ----------------------------------------------------------------------------------- */
+
+/* Whether the tiled kernels suit: whole 16 bytes everywhere. */
+static bool dwc_tiled(Cut *c, VitttShape s, const DwcArgs &a, size_t size, const void *p,
+                      const void *q, const void *r) {
+    const int64_t unit = 16 / (int64_t)size;
+    return cut_map(c, s.batch, (int)s.height, (int)s.width, s.head_dim, TILE_LIMIT) &&
+           a.channels % unit == 0 && a.cat_first % unit == 0 && is_aligned(p, 16) &&
+           is_aligned(q, 16) && is_aligned(r, 16);
 }
 
-template <typename T, int V>
-static void dwc_forward_launch(Device *d, int64_t batch, Tensor cat, Tensor g, Tensor qkv,
-                               Tensor w3, const DwcArgs &a) {
-    const dim3 block = stencil_block(ceil_div(a.channels, V));
-    const dim3 grid((unsigned)batch, (unsigned)ceil_div(a.channels, (int64_t)block.x * V));
-    const size_t bytes = sizeof(float) * 9 * V * block.x;
-    vittt_dwc_kernel<T, V><<<grid, block, bytes, stream_of(d)>>>(
-        (T *)cat.data, (float *)g.data, (const T *)qkv.data, (const float *)w3.data, a);
+template <typename T>
+static Status dwc_forward(Device *d, VitttShape s, const DwcArgs &a, Tensor cat, Tensor g,
+                          Tensor qkv, Tensor w3) {
+    Cut c;
+    T *out = (T *)cat.data;
+    const T *in = (const T *)qkv.data;
+    const float *w = (const float *)w3.data;
+    if (!dwc_tiled(&c, s, a, sizeof(T), cat.data, qkv.data, NULL))
+        return dwc_any_forward<T>(d, s, a, out, (float *)g.data, in, w);
+    const dim3 block = cut_block<T>(&c);
+    const dim3 grid((unsigned)s.batch,
+                    (unsigned)ceil_div(s.head_dim * (int64_t)sizeof(T), PIXEL_BYTES));
+    const int bytes = TILES * c.tile_bytes + (int)sizeof(float) * 9 * STRIP_V * (int)block.x;
+    CUDA_TRY(cudaFuncSetAttribute(vittt_dwc_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  bytes),
+             "vittt_dwc");
+    vittt_dwc_kernel<T><<<grid, block, bytes, stream_of(d)>>>(out, (float *)g.data, in, w, a, c);
+    return launched("vittt_dwc");
 }
 
-template <typename T, int V>
-static void dwc_backward_launch(Device *d, int64_t batch, Tensor dqkv, float *partial, Tensor dcat,
-                                Tensor qkv, Tensor g, Tensor w3, const DwcArgs &a) {
-    const dim3 block = stencil_block(ceil_div(a.channels, V));
-    const dim3 grid((unsigned)batch, (unsigned)ceil_div(a.channels, (int64_t)block.x * V));
-    const size_t bytes = sizeof(float) * 18 * V * block.x;
-    vittt_dwc_backward_kernel<T, V><<<grid, block, bytes, stream_of(d)>>>(
-        (T *)dqkv.data, partial, (const T *)dcat.data, (const T *)qkv.data, (const float *)g.data,
-        (const float *)w3.data, a);
+template <typename T>
+static Status dwc_backward(Device *d, VitttShape s, const DwcArgs &a, Tensor dqkv, float *partial,
+                           Tensor dcat, Tensor qkv, Tensor g, Tensor w3) {
+    Cut c;
+    T *out = (T *)dqkv.data;
+    const T *in = (const T *)qkv.data, *dout = (const T *)dcat.data;
+    const float *w = (const float *)w3.data, *raw = (const float *)g.data;
+    if (!dwc_tiled(&c, s, a, sizeof(T), dqkv.data, qkv.data, dcat.data))
+        return dwc_any_backward<T>(d, s, a, out, partial, dout, in, raw, w);
+    const dim3 block = cut_block<T>(&c);
+    const dim3 grid((unsigned)s.batch,
+                    (unsigned)ceil_div(s.head_dim * (int64_t)sizeof(T), PIXEL_BYTES));
+    const int bytes = TILES * c.tile_bytes + (int)sizeof(float) * 18 * STRIP_V * (int)block.x;
+    CUDA_TRY(cudaFuncSetAttribute(vittt_dwc_backward_kernel<T>,
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+             "vittt_dwc_backward");
+    vittt_dwc_backward_kernel<T>
+        <<<grid, block, bytes, stream_of(d)>>>(out, partial, dout, in, raw, w, a, c);
+    return launched("vittt_dwc_backward");
 }
 
 extern "C" Status vittt_dwc_cuda(Device *d, VitttShape s, Tensor cat, Tensor g, Tensor qkv,
                                  Tensor w3) {
-    const DwcArgs a = dwc_args(s);
     if (cat.dtype != qkv.dtype) return refuse_dtype("vittt_dwc", cat.dtype);
-    const bool packed = dwc_packed(&a, cat.data, qkv.data);
-    WITH_ACT("vittt_dwc", qkv.dtype, T,
-             if (packed) dwc_forward_launch<T, 4>(d, s.batch, cat, g, qkv, w3, a);
-             else dwc_forward_launch<T, 1>(d, s.batch, cat, g, qkv, w3, a));
-    return launched("vittt_dwc");
+    WITH_ACT("vittt_dwc", qkv.dtype, T, return dwc_forward<T>(d, s, dwc_args(s), cat, g, qkv, w3));
 }
 
 extern "C" Status vittt_dwc_backward_cuda(Device *d, VitttShape s, Tensor dqkv, Grad dw3,
                                           Tensor dcat, Tensor qkv, Tensor g, Tensor w3) {
-    const DwcArgs a = dwc_args(s);
     if (dqkv.dtype != qkv.dtype || dcat.dtype != qkv.dtype)
         return refuse_dtype("vittt_dwc_backward", dcat.dtype);
     float *partial = NULL;
     if (!tensor_is_none(dw3.t))
         TRY(scratch_take(d, sizeof(float) * s.batch * s.head_dim * 9, (void **)&partial));
-    const bool packed = dwc_packed(&a, dcat.data, qkv.data) && is_aligned(dqkv.data, 16);
+    Status status = STATUS_OK;
     WITH_ACT("vittt_dwc_backward", qkv.dtype, T,
-             if (packed) dwc_backward_launch<T, 4>(d, s.batch, dqkv, partial, dcat, qkv, g, w3, a);
-             else dwc_backward_launch<T, 1>(d, s.batch, dqkv, partial, dcat, qkv, g, w3, a));
-    Status status = launched("vittt_dwc_backward");
+             status = dwc_backward<T>(d, s, dwc_args(s), dqkv, partial, dcat, qkv, g, w3));
     if (status == STATUS_OK)
         status = reduce_partials(d, dw3, partial, s.batch, s.head_dim * 9, 1.0f);
     scratch_done(d);

@@ -109,8 +109,7 @@ static __device__ float *work_memory(const GluPlan &plan, float *shared) {
     return plan.memory ? plan.memory + blockIdx.x * plan.floats : shared;
 }
 
-/* ---- forward
- * ----------------------------------------------------------------------------------------- */
+/* ---- forward -------------------------------------------------------------------------------- */
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
@@ -164,8 +163,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* ---- backward
- * ---------------------------------------------------------------------------------------- */
+/* ---- backward ------------------------------------------------------------------------------- */
 
 /* Names of a backward block's matrices. */
 typedef struct GluBack {
@@ -299,8 +297,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* ---- slots
- * ------------------------------------------------------------------------------------------- */
+/* ---- slots ---------------------------------------------------------------------------------- */
 
 /* Rows per tile and place of the work memory, for `blocks` blocks. */
 static Status glu_plan(Device *d, int head_dim, int states, int tiles, int64_t blocks,

@@ -16,7 +16,7 @@ glu_write_step(float (&g1)[D / 8][4], float (&g2)[D / 8][4], const uint32_t (&w1
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
         uint32_t b[4];
-        matrix_get(b, region_columns_first(k_tile, row, p.base / 8 + 2 * k));
+        matrix_get(b, region(k_tile, p.all.beside, row, 2 * k));
 #pragma unroll
         for (int n = 0; n < 2; n++) {
             mma(z1[n], w1[k], b[2 * n], b[2 * n + 1]);
@@ -24,16 +24,17 @@ glu_write_step(float (&g1)[D / 8][4], float (&g2)[D / 8][4], const uint32_t (&w1
         }
     }
     uint32_t v[4];
-    matrix_get_turned(v, region_columns_first(v_tile, row, p.row / 8));
+    matrix_get_turned(v, region(v_tile, p.own.beside, row, 0));
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const uint32_t pair = v[2 * n + (e >> 1)];
             const float vv = e & 1 ? high_of(pair) : low_of(pair), z = z2[n][e];
-            const float s = logistic(z);
-            z2[n][e] = vv * z1[n][e] * (s * (1.0f + z * (1.0f - s))); /* V Z1 D */
-            z1[n][e] = vv * z * s;                                    /* V A */
+            float s, d;
+            silu_slope(z, &s, &d);
+            z2[n][e] = vv * z1[n][e] * d; /* V Z1 D */
+            z1[n][e] = vv * s;            /* V A */
         }
     uint32_t a1[4], a2[4];
     pack_pair(a1, z1[0], z1[1]);
@@ -51,7 +52,7 @@ glu_read_step(Shared out_tile, const uint32_t (&h1)[D / 16][4], const uint32_t (
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
         uint32_t b[4];
-        matrix_get(b, region_columns_first(q_tile, row, p.base / 8 + 2 * k));
+        matrix_get(b, region(q_tile, p.all.beside, row, 2 * k));
 #pragma unroll
         for (int n = 0; n < 2; n++) {
             mma(y1[n], h1[k], b[2 * n], b[2 * n + 1]);
@@ -66,7 +67,7 @@ glu_read_step(Shared out_tile, const uint32_t (&h1)[D / 16][4], const uint32_t (
         for (int e = 0; e < 4; e++) y1[n][e] *= y2[n][e] * logistic(y2[n][e]);
     uint32_t f[4];
     pack_pair(f, y1[0], y1[1]);
-    matrix_put_turned(out_tile, row, p.row / 8, f);
+    matrix_put_turned(out_tile, p.own, row, 0, f);
 }
 
 /* G' times -c to memory as g[i][j], when the backward wants it. */
@@ -93,12 +94,14 @@ __global__ void __launch_bounds__(GLU_THREADS, 3)
     const GluPlace<D> p = glu_place<D>(a, group);
     const int wide = a.heads * D, left = (wide - group * GROUP) / 8, chunks = left < 8 ? left : 8;
     const bf16 *q_in = qkv + b * a.tokens * a.pitch + group * GROUP;
-    const bf16 *k_in = q_in + wide, *v_in = k_in + wide;
     const int steps = (a.tokens + TILE_ROWS - 1) / TILE_ROWS;
     char *weights = memory + 2 * TILE_BYTES; /* stage 1, before it takes tokens */
 
-    glu_fetch(tiles, k_in, a.pitch, 0, a.tokens, chunks);
-    glu_fetch(tiles + TILE_BYTES, v_in, a.pitch, 0, a.tokens, chunks);
+    GluFetch q_from = glu_fetch_init(q_in, a.pitch, a.tokens, chunks);
+    GluFetch k_from = glu_fetch_init(q_in + wide, a.pitch, a.tokens, chunks);
+    GluFetch v_from = glu_fetch_init(q_in + 2 * wide, a.pitch, a.tokens, chunks);
+    glu_fetch(tiles, k_from);
+    glu_fetch(tiles + TILE_BYTES, v_from);
     copies_commit();
     glu_weight_tile<D>(weights, a.w1, group, a.heads);
     glu_weight_tile<D>(weights + TILE_BYTES, a.w2, group, a.heads);
@@ -113,10 +116,10 @@ __global__ void __launch_bounds__(GLU_THREADS, 3)
         copies_wait<0>();
         __syncthreads();
         if (s + 1 < steps) {
-            glu_fetch(next, k_in, a.pitch, (s + 1) * TILE_ROWS, a.tokens, chunks);
-            glu_fetch(next + TILE_BYTES, v_in, a.pitch, (s + 1) * TILE_ROWS, a.tokens, chunks);
+            glu_fetch(next, k_from);
+            glu_fetch(next + TILE_BYTES, v_from);
         } else {
-            glu_fetch(next, q_in, a.pitch, 0, a.tokens, chunks);
+            glu_fetch(next, q_from);
         }
         copies_commit();
         const int rows = min(TILE_ROWS, a.tokens - s * TILE_ROWS);
@@ -138,17 +141,18 @@ __global__ void __launch_bounds__(GLU_THREADS, 3)
         const int first = (s - steps) * TILE_ROWS;
         copies_wait<0>();
         __syncthreads();
-        if (s + 1 < 2 * steps) glu_fetch(next, q_in, a.pitch, first + TILE_ROWS, a.tokens, chunks);
+        if (s + 1 < 2 * steps) glu_fetch(next, q_from);
         copies_commit();
         const int rows = min(TILE_ROWS, a.tokens - first);
         for (int row = 0; row < rows; row += 16)
             glu_read_step<D>(now + TILE_BYTES, f1, r1, f2, r2, now, row, p);
-        if (p.real) glu_flush(out, a.cat_pitch, now + TILE_BYTES, p.row, first, a.tokens);
+        if (p.real)
+            glu_flush(out + first * a.cat_pitch, a.cat_pitch, now + TILE_BYTES, p.row,
+                      a.tokens - first);
     }
 }
 
-/* ---- host
- * -------------------------------------------------------------------------------------------- */
+/* ---- host ----------------------------------------------------------------------------------- */
 
 bool glu_mma_fits(Device *d, VitttShape s, DType act, const void *p, const void *q) {
     return act == DTYPE_BF16 && (s.head_dim == 32 || s.head_dim == 64) &&

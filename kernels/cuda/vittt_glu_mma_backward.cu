@@ -26,11 +26,12 @@ static __device__ __forceinline__ void glu_mix(float (&sum)[HALF / 8][4], Shared
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
         uint32_t a[4];
-        matrix_get(a, region_rows_first(weights, p.row, p.base / 8 + 2 * k));
+        matrix_get(a, region(weights, p.all.below, p.row, 2 * k));
 #pragma unroll
         for (int n = 0; n < HALF / 16; n++) {
             uint32_t b[4];
-            matrix_get_turned(b, region_rows_first(exchange, p.base + 16 * k, token / 8 + 2 * n));
+            matrix_get_turned(b,
+                              region(exchange, p.lane.below, p.base + 16 * k, token / 8 + 2 * n));
             mma(sum[2 * n], a, b[0], b[1]);
             mma(sum[2 * n + 1], a, b[2], b[3]);
         }
@@ -45,12 +46,13 @@ static __device__ __forceinline__ void glu_mix_two(float (&sum)[HALF / 8][4], Sh
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
         uint32_t a[4], r[4];
-        matrix_get(a, region_rows_first(high, p.row, p.base / 8 + 2 * k));
-        matrix_get(r, region_rows_first(rest, p.row, p.base / 8 + 2 * k));
+        matrix_get(a, region(high, p.all.below, p.row, 2 * k));
+        matrix_get(r, region(rest, p.all.below, p.row, 2 * k));
 #pragma unroll
         for (int n = 0; n < HALF / 16; n++) {
             uint32_t b[4];
-            matrix_get_turned(b, region_rows_first(exchange, p.base + 16 * k, token / 8 + 2 * n));
+            matrix_get_turned(b,
+                              region(exchange, p.lane.below, p.base + 16 * k, token / 8 + 2 * n));
             mma(sum[2 * n], a, b[0], b[1]);
             mma(sum[2 * n + 1], a, b[2], b[3]);
             mma(sum[2 * n], r, b[0], b[1]);
@@ -60,7 +62,7 @@ static __device__ __forceinline__ void glu_mix_two(float (&sum)[HALF / 8][4], Sh
 }
 
 /* (i, token) sums, scaled, turned into tile[token][i]. */
-static __device__ __forceinline__ void glu_put_half(Shared tile, int token, int row,
+static __device__ __forceinline__ void glu_put_half(Shared tile, const Lanes &own, int token,
                                                     float (&sum)[HALF / 8][4], float scale) {
 #pragma unroll
     for (int n = 0; n < HALF / 16; n++) {
@@ -71,12 +73,11 @@ static __device__ __forceinline__ void glu_put_half(Shared tile, int token, int 
             sum[2 * n + 1][e] *= scale;
         }
         pack_pair(f, sum[2 * n], sum[2 * n + 1]);
-        matrix_put_turned(tile, token + 16 * n, row / 8, f);
+        matrix_put_turned(tile, own, token + 16 * n, 0, f);
     }
 }
 
-/* ---- pass over Q, dO
- * --------------------------------------------------------------------------------- */
+/* ---- pass over Q, dO ------------------------------------------------------------------------ */
 
 /* dY of 16 tokens into the exchange tiles, and into dW'. */
 template <int D>
@@ -89,7 +90,7 @@ read_back_step(float (&s1)[D / 8][4], float (&s2)[D / 8][4], const uint32_t (&h1
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
         uint32_t b[4];
-        matrix_get(b, region_columns_first(q_tile, row, p.base / 8 + 2 * k));
+        matrix_get(b, region(q_tile, p.all.beside, row, 2 * k));
 #pragma unroll
         for (int n = 0; n < 2; n++) {
             mma(y1[n], h1[k], b[2 * n], b[2 * n + 1]);
@@ -99,22 +100,23 @@ read_back_step(float (&s1)[D / 8][4], float (&s2)[D / 8][4], const uint32_t (&h1
         }
     }
     uint32_t o[4];
-    matrix_get_turned(o, region_columns_first(o_tile, row, p.row / 8));
+    matrix_get_turned(o, region(o_tile, p.own.beside, row, 0));
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const uint32_t pair = o[2 * n + (e >> 1)];
             const float out = e & 1 ? high_of(pair) : low_of(pair), y = y2[n][e];
-            const float s = logistic(y);
-            y2[n][e] = out * y1[n][e] * (s * (1.0f + y * (1.0f - s))); /* dY2 */
-            y1[n][e] = out * y * s;                                    /* dY1 */
+            float s, d;
+            silu_slope(y, &s, &d);
+            y2[n][e] = out * y1[n][e] * d; /* dY2 */
+            y1[n][e] = out * s;            /* dY1 */
         }
     uint32_t a1[4], a2[4];
     pack_pair(a1, y1[0], y1[1]);
     pack_pair(a2, y2[0], y2[1]);
-    matrix_put(tile_of(exchange, 0), p.row, row / 8, a1);
-    matrix_put(tile_of(exchange, 1), p.row, row / 8, a2);
+    matrix_put(tile_of(exchange, 0), p.lane, p.row, row / 8, a1);
+    matrix_put(tile_of(exchange, 1), p.lane, p.row, row / 8, a2);
     glu_token_sums<D>(s1, s2, a1, a2, q_tile, row, p);
 }
 
@@ -127,12 +129,11 @@ static __device__ __forceinline__ void read_back_mix(Shared tiles, Shared out_ti
         glu_mix_two<D>(sum, weights, tile_of(weights, 1), exchange, token, p);
         glu_mix_two<D>(sum, tile_of(weights, 2), tile_of(weights, 3), tile_of(exchange, 1), token,
                        p);
-        glu_put_half(out_tile, token, p.row, sum, 1.0f);
+        glu_put_half(out_tile, p.own, token, sum, 1.0f);
     }
 }
 
-/* ---- between the passes
- * ------------------------------------------------------------------------------ */
+/* ---- between the passes --------------------------------------------------------------------- */
 
 /* G' of the warp's rows. */
 template <int D>
@@ -149,7 +150,7 @@ template <int D>
 static __device__ __forceinline__ void glu_put_weights(Shared tile, const uint32_t (&f)[D / 16][4],
                                                        const GluPlace<D> &p) {
 #pragma unroll
-    for (int k = 0; k < D / 16; k++) matrix_put_turned(tile, p.base + 16 * k, p.row / 8, f[k]);
+    for (int k = 0; k < D / 16; k++) matrix_put_turned(tile, p.own, p.base + 16 * k, 0, f[k]);
 }
 
 /* dW' in s -> dG as A operands, also into tile[i][j]; s is left as dW' / -c, so that K' dZ (which
@@ -187,8 +188,7 @@ glu_inner_backward(uint32_t (&f)[D / 16][4], Shared tile, float (&s)[D / 8][4],
     glu_put_weights<D>(tile, f, p);
 }
 
-/* ---- pass over K, V
- * ---------------------------------------------------------------------------------- */
+/* ---- pass over K, V ------------------------------------------------------------------------- */
 
 /* The element's values from z1, z2, p1 = dP1, p2 = dP2 and v: P1, P2, dZ1, dZ2 in their places, all
  * without the factor -c; returns dV / -c. */
@@ -215,7 +215,7 @@ write_back_step(float (&s1)[D / 8][4], float (&s2)[D / 8][4], const uint32_t (&w
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
         uint32_t b[4];
-        matrix_get(b, region_columns_first(k_tile, row, p.base / 8 + 2 * k));
+        matrix_get(b, region(k_tile, p.all.beside, row, 2 * k));
 #pragma unroll
         for (int n = 0; n < 2; n++) {
             mma(z1[n], w1[k], b[2 * n], b[2 * n + 1]);
@@ -226,7 +226,7 @@ write_back_step(float (&s1)[D / 8][4], float (&s2)[D / 8][4], const uint32_t (&w
     }
     uint32_t v[4], f[4];
     float dv[2][4];
-    matrix_get_turned(v, region_columns_first(v_tile, row, p.row / 8));
+    matrix_get_turned(v, region(v_tile, p.own.beside, row, 0));
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
@@ -236,16 +236,16 @@ write_back_step(float (&s1)[D / 8][4], float (&s2)[D / 8][4], const uint32_t (&w
                                                &z2[n][e], &p1[n][e], &p2[n][e]);
         }
     pack_pair(f, dv[0], dv[1]);
-    matrix_put_turned(v_tile, row, p.row / 8, f);
+    matrix_put_turned(v_tile, p.own, row, 0, f);
     pack_pair(f, p1[0], p1[1]);
-    matrix_put(tile_of(exchange, 0), p.row, row / 8, f);
+    matrix_put(tile_of(exchange, 0), p.lane, p.row, row / 8, f);
     pack_pair(f, p2[0], p2[1]);
-    matrix_put(tile_of(exchange, 1), p.row, row / 8, f);
+    matrix_put(tile_of(exchange, 1), p.lane, p.row, row / 8, f);
     uint32_t a1[4], a2[4];
     pack_pair(a1, z1[0], z1[1]);
     pack_pair(a2, z2[0], z2[1]);
-    matrix_put(tile_of(exchange, 2), p.row, row / 8, a1);
-    matrix_put(tile_of(exchange, 3), p.row, row / 8, a2);
+    matrix_put(tile_of(exchange, 2), p.lane, p.row, row / 8, a1);
+    matrix_put(tile_of(exchange, 3), p.lane, p.row, row / 8, a2);
     glu_token_sums<D>(s1, s2, a1, a2, k_tile, row, p);
 }
 
@@ -258,7 +258,7 @@ static __device__ __forceinline__ void write_back_mix(Shared tiles, Shared out_t
 #pragma unroll
         for (int i = 0; i < 4; i++)
             glu_mix<D>(sum, tile_of(tiles, WEIGHTS + i), tile_of(tiles, EXCHANGE + i), token, p);
-        glu_put_half(out_tile, token, p.row, sum, -c);
+        glu_put_half(out_tile, p.own, token, sum, -c);
     }
 }
 
@@ -282,8 +282,10 @@ static __device__ __forceinline__ void glu_stream(Shared tiles, const bf16 *in0,
                                                   const bf16 *in1, int64_t pitch1, int tokens,
                                                   int chunks, F step) {
     const int steps = (tokens + TILE_ROWS - 1) / TILE_ROWS;
-    glu_fetch(tiles, in0, pitch0, 0, tokens, chunks);
-    glu_fetch(tile_of(tiles, 1), in1, pitch1, 0, tokens, chunks);
+    GluFetch from0 = glu_fetch_init(in0, pitch0, tokens, chunks);
+    GluFetch from1 = glu_fetch_init(in1, pitch1, tokens, chunks);
+    glu_fetch(tiles, from0);
+    glu_fetch(tile_of(tiles, 1), from1);
     copies_commit();
     for (int s = 0; s < steps; s++) {
         const Shared now = tile_of(tiles, (s & 1) * 2), next = tile_of(tiles, (~s & 1) * 2);
@@ -291,8 +293,8 @@ static __device__ __forceinline__ void glu_stream(Shared tiles, const bf16 *in0,
         copies_wait<0>();
         __syncthreads();
         if (s + 1 < steps) {
-            glu_fetch(next, in0, pitch0, first + TILE_ROWS, tokens, chunks);
-            glu_fetch(tile_of(next, 1), in1, pitch1, first + TILE_ROWS, tokens, chunks);
+            glu_fetch(next, from0);
+            glu_fetch(tile_of(next, 1), from1);
         }
         copies_commit();
         step(now, first, min(TILE_ROWS, tokens - first));
@@ -330,7 +332,9 @@ glu_sample_backward(Shared tiles, char *memory, bf16 *dq, const bf16 *q_in, cons
                                              row, p);
                        __syncthreads();
                        read_back_mix<D>(tiles, tile_of(now, 1), rows, p);
-                       if (p.real) glu_flush(dq, a.pitch, tile_of(now, 1), p.row, first, a.tokens);
+                       if (p.real)
+                           glu_flush(dq + first * a.pitch, a.pitch, tile_of(now, 1), p.row,
+                                     a.tokens - first);
                    });
     }
     uint32_t g1[D / 16][4], g2[D / 16][4];
@@ -349,8 +353,10 @@ glu_sample_backward(Shared tiles, char *memory, bf16 *dq, const bf16 *q_in, cons
                    __syncthreads();
                    write_back_mix<D>(tiles, now, rows, a.c, p);
                    if (p.real) {
-                       glu_flush(dq + wide, a.pitch, now, p.row, first, a.tokens);
-                       glu_flush(dq + 2 * wide, a.pitch, tile_of(now, 1), p.row, first, a.tokens);
+                       glu_flush(dq + wide + first * a.pitch, a.pitch, now, p.row,
+                                 a.tokens - first);
+                       glu_flush(dq + 2 * wide + first * a.pitch, a.pitch, tile_of(now, 1), p.row,
+                                 a.tokens - first);
                    }
                });
     if (!dw_out || !p.real) return;
@@ -377,8 +383,7 @@ __global__ void __launch_bounds__(GLU_THREADS, 2)
     }
 }
 
-/* ---- host
- * -------------------------------------------------------------------------------------------- */
+/* ---- host ----------------------------------------------------------------------------------- */
 
 /* Two blocks per multiprocessor, shared out over the groups of heads. */
 int glu_mma_parts(Device *d, GluArgs a) {

@@ -1,0 +1,35 @@
+/* Products of linear layers with what follows them in one kernel (Hopper, BF16): y[m,n] = f(a[m,k]
+ * b), b[n,k]' (the weights of a layer, forward) or b[k,n] (its input gradient).
+ *
+ * The product, plus bias, is rounded to BF16 before f, so results equal those of a product followed
+ * by elementwise kernels.
+ */
+#ifndef TTV_KERNELS_CUDA_GEMM_FUSED_CUH
+#define TTV_KERNELS_CUDA_GEMM_FUSED_CUH
+
+#include "kernels/cuda/common.cuh"
+
+typedef enum FusedKind {
+    FUSED_GELU,     /* forward: y = gelu(p); `other` (optional) = p */
+    FUSED_DGELU,    /* input gradient: y = p gelu'(other) */
+    FUSED_RESIDUAL, /* forward: y = other + scale[row / rows_per_scale] p; y may be other */
+} FusedKind;
+
+typedef struct FusedCall {
+    int64_t m, n, k;
+    const void *a, *b;
+    void *y, *other;
+    const float *bias;  /* [n] or NULL */
+    const float *scale; /* FUSED_RESIDUAL: NULL: 1 */
+    int64_t rows_per_scale;
+    FusedKind kind;
+} FusedCall;
+
+/* Sets b->sm90a. */
+Status gemm_fused_probe(CudaBackend *b);
+
+/* Whether the card, the sizes and the alignment suit this kernel. */
+bool gemm_fused_fits(Device *d, const FusedCall *g);
+Status gemm_fused(Device *d, const FusedCall *g);
+
+#endif

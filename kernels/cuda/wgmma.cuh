@@ -1,0 +1,174 @@
+/* Hopper's own instructions (sm_90a): barriers in shared memory, bulk tensor copies, warpgroup
+ * products.
+ *
+ * Tiles lie in shared memory as the copy engine writes them with 128-byte swizzle: rows of 64 BF16
+ * elements, chunk c of row r at place c ^ (r & 7), bases at multiples of 1024 bytes.
+ */
+#ifndef TTV_KERNELS_CUDA_WGMMA_CUH
+#define TTV_KERNELS_CUDA_WGMMA_CUH
+
+#include <cuda.h>
+
+#include "kernels/cuda/mma.cuh"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HAVE_SM90A 1
+#else
+#define HAVE_SM90A 0
+#endif
+
+#if HAVE_SM90A
+
+/* ---- barriers
+ * --------------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ void barrier_init(Shared barrier, int count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+static __device__ __forceinline__ void barrier_arrive(Shared barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/* Arrives at the same barrier of block `rank` of the cluster. Not a release at cluster scope, which
+ * would cost a fence: it says that reading is over, no data goes with it. */
+static __device__ __forceinline__ void barrier_arrive_at(Shared barrier, int rank) {
+    asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier),
+                 "r"(rank)
+                 : "memory");
+}
+/* Arrives and announces `bytes` that the copy engine will bring. */
+static __device__ __forceinline__ void barrier_expect(Shared barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+/* Waits until the phase of the given parity is over. */
+static __device__ __forceinline__ void barrier_wait(Shared barrier, int parity) {
+    asm volatile("{\n.reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra over;\nbra again;\nover:\n}\n" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+static __device__ __forceinline__ void cluster_sync(void) {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+static __device__ __forceinline__ int cluster_rank(void) {
+    int rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+/* ---- bulk tensor copies
+ * ----------------------------------------------------------------------------- */
+
+/* A box at (x, y) of the map, x along memory, into shared memory; the barrier counts its bytes. */
+static __device__ __forceinline__ void box_fetch(Shared to, const CUtensorMap *map, int x, int y,
+                                                 Shared barrier) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+                 "l"(map), "r"(x), "r"(y), "r"(barrier)
+                 : "memory");
+}
+/* The same into every block of the cluster in `mask`, at the same addresses. */
+static __device__ __forceinline__ void box_fetch_all(Shared to, const CUtensorMap *map, int x,
+                                                     int y, Shared barrier, uint16_t mask) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+                 "l"(map), "r"(x), "r"(y), "r"(barrier), "h"(mask)
+                 : "memory");
+}
+
+/* ---- warpgroup products
+ * ----------------------------------------------------------------------------- */
+
+/* Operand with k along the rows of its tile (rows: m or n): the next 16 k are 32 bytes on. */
+static __device__ __forceinline__ uint64_t operand_straight(Shared at) {
+    return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |
+           (uint64_t)1 << 62;
+}
+/* Operand with n along the rows of its tiles (rows: k), 64 n per tile, tiles of 64 k one after the
+ * other: the next 16 k are 2048 bytes on. */
+static __device__ __forceinline__ uint64_t operand_turned(Shared at) {
+    return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)(TILE_BYTES >> 4) << 16 |
+           (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+static __device__ __forceinline__ void wgmma_begin(void) {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ void wgmma_commit(void) {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int LEFT> static __device__ __forceinline__ void wgmma_wait(void) {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+
+template <int COUNT> static __device__ __forceinline__ void registers_up(void) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT> static __device__ __forceinline__ void registers_down(void) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+/* d (64 x 2 COUNT) = a (64 x 16) b (16 x 2 COUNT), plus d when `keep`. */
+#define EIGHT(i)                                                                                   \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+
+template <int TURNED_B>
+static __device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, int keep) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+                 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+                 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, "
+                 "%110, %111, "
+                 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, "
+                 "%125, %126, %127"
+                 "}, %128, %129, p, 1, 1, 0, %131;\n}\n"
+                 : EIGHT(0), EIGHT(8), EIGHT(16), EIGHT(24), EIGHT(32), EIGHT(40), EIGHT(48),
+                   EIGHT(56), EIGHT(64), EIGHT(72), EIGHT(80), EIGHT(88), EIGHT(96), EIGHT(104),
+                   EIGHT(112), EIGHT(120)
+                 : "l"(a), "l"(b), "r"(keep), "n"(TURNED_B));
+}
+
+template <int TURNED_B>
+static __device__ __forceinline__ void wgmma(float (&d)[96], uint64_t a, uint64_t b, int keep) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+                 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+                 "}, %96, %97, p, 1, 1, 0, %99;\n}\n"
+                 : EIGHT(0), EIGHT(8), EIGHT(16), EIGHT(24), EIGHT(32), EIGHT(40), EIGHT(48),
+                   EIGHT(56), EIGHT(64), EIGHT(72), EIGHT(80), EIGHT(88)
+                 : "l"(a), "l"(b), "r"(keep), "n"(TURNED_B));
+}
+
+template <int TURNED_B>
+static __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, int keep) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+                 "}, %64, %65, p, 1, 1, 0, %67;\n}\n"
+                 : EIGHT(0), EIGHT(8), EIGHT(16), EIGHT(24), EIGHT(32), EIGHT(40), EIGHT(48),
+                   EIGHT(56)
+                 : "l"(a), "l"(b), "r"(keep), "n"(TURNED_B));
+}
+#undef EIGHT
+
+#endif /* HAVE_SM90A */
+
+#endif
