@@ -9,9 +9,14 @@
 #include "kernels/cuda/gemm_fused.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
-#define ROWS      128 /* of a block's tile */
-#define DEPTH     64  /* k per stage */
-#define CLUSTER   2
+#define ROWS    128 /* of a block's tile */
+#define DEPTH   64  /* k per stage */
+#define CLUSTER 2
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define IN_CLUSTERS __cluster_dims__(CLUSTER, 1, 1)
+#else
+#define IN_CLUSTERS /* an empty kernel that is never run */
+#endif
 #define THREADS   384
 #define FINISHERS 3                            /* warps */
 #define BATCH     (KIND == FUSED_GELU ? 4 : 6) /* rows of a finisher at a time */
@@ -285,7 +290,7 @@ template <int WIDTH> static __device__ __forceinline__ Ring ring_init(Shared mem
 #endif
 
 template <int WIDTH, FusedKind KIND>
-__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
+__global__ void IN_CLUSTERS __launch_bounds__(THREADS, 1)
     gemm_fused_kernel(FusedArgs g, const __grid_constant__ CUtensorMap a,
                       const __grid_constant__ CUtensorMap b) {
 #if HAVE_SM90A
