@@ -154,8 +154,14 @@ static void glu_reference(Run *r, const Sizes *z, Tensor cat, Tensor g, Tensor q
     mem_free(h.z1);
 }
 
+/* Tensor cores round the operands of the inner products in BF16 runs, the CPU does not. */
+static bool glu_coarse(const Run *r) {
+    return r->act == DTYPE_BF16 && r->device->kind == DEVICE_CUDA;
+}
+
 static void glu_body(Run *r) {
     const Sizes z = sizes(r);
+    r->coarse = glu_coarse(r);
     const VitttShape s = z.s;
     Tensor qkv = packed_input(r, &z);
     Tensor w1 = input(r, "w1", DTYPE_F32, SHAPE(1, s.heads, z.d, z.d), 0.5);
@@ -293,6 +299,7 @@ static void glu_backward_reference(Run *r, const Sizes *z, Tensor dqkv, Grad dw1
 
 static void glu_backward_body(Run *r) {
     const Sizes z = sizes(r);
+    r->coarse = glu_coarse(r);
     const VitttShape s = z.s;
     Tensor qkv = packed_input(r, &z);
     Tensor w1 = input(r, "w1", DTYPE_F32, SHAPE(1, s.heads, z.d, z.d), 0.5);
@@ -429,7 +436,8 @@ static void dwc_backward_body(Run *r) {
     {slot, body, {1, 1, 1, 1, 1}, BOTH, 0}, {slot, body, {2, 6, 5, 3, 8}, BOTH, 0},                \
         {slot, body, {2, 3, 4, 2, 5, 1}, BOTH, 0}, {slot, body, {2, 5, 5, 2, 32, 2}, BOTH, 0},     \
         {slot, body, {18, 4, 4, 1, 17}, BOTH, 0}, {slot, body, {1, 1, 60, 1, 64}, BOTH, 0},        \
-        {slot, body, {1, 14, 14, 2, 48}, BOTH, 0}, {                                               \
+        {slot, body, {1, 14, 14, 2, 48}, BOTH, 0}, {slot, body, {2, 14, 14, 3, 32}, BOTH, 0},      \
+        {slot, body, {3, 11, 13, 2, 64}, BOTH, 0}, {                                               \
         slot, body, {1, 9, 1, 1, 3}, BOTH, 0                                                       \
     }
 

@@ -68,6 +68,7 @@ struct Run {
     double bytes,
         flops;        /* moved and done by one call, for the bench; bytes: all tensors by default */
     double cancelled; /* norm of terms that cancel: errors are relative to this as well */
+    bool coarse;      /* set by a body: F32 outputs come from operands rounded to BF16 */
     uint64_t random;
     Status status;
     RunTensor tensors[RUN_TENSORS];
