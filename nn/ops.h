@@ -30,7 +30,7 @@ Var *op_linear(Tape *t, Var *x, Var *w, Var *b);
 Var *op_mlp(Tape *t, Var *x, Var *w1, Var *b1, Var *w2, Var *b2);
 
 /* ---- normalisation (ops_norm.c) --------------------------------------------------------- */
-Var *op_layernorm(Tape *t, Var *x, Var *w, Var *b, float eps);
+Var *op_layernorm(Tape *t, Var *x, Var *w, Var *b, float eps); /* b may be NULL */
 /* Soft norm over the middle of g [outer, reduce, inner]; the output has the shape of g. */
 Var *op_softnorm(Tape *t, Var *g, int64_t outer, int64_t reduce, int64_t inner);
 

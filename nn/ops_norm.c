@@ -9,23 +9,30 @@ static Status layernorm_backward(Tape *t, Node *n) {
                                     w->value, n->saved[0]);
 }
 
+/* The bias of a layer without one: zeros, so that kernels know one form only. */
+static Status zero_bias(Tape *t, int64_t width, Tensor *out) {
+    TRY(tape_take(t, DTYPE_F32, 1, &width, out));
+    return op_kernels(t)->zero(tape_device(t), *out);
+}
+
 Var *op_layernorm(Tape *t, Var *x, Var *w, Var *b, float eps) {
     Var *in[] = {x, w, b};
-    if (!op_ready(t, "layernorm", 3, in)) return tape_poison(t);
+    if (!op_ready(t, "layernorm", b ? 3 : 2, in)) return tape_poison(t);
     int64_t width = tensor_last(x->value);
     if (!op_is_act(x->value.dtype) || tensor_count(w->value) != width ||
-        tensor_count(b->value) != width || w->value.dtype != DTYPE_F32 ||
-        b->value.dtype != DTYPE_F32)
+        w->value.dtype != DTYPE_F32 ||
+        (b && (tensor_count(b->value) != width || b->value.dtype != DTYPE_F32)))
         return op_refuse(t, "layernorm", 3, in, "x [..., C], w and b F32 [C]");
     Var *y = op_output_like(t, x->value.dtype, x);
     if (tape_poison(t)) return y;
-    Tensor stats = tensor_none();
+    Tensor stats = tensor_none(), bias = op_value(b);
     int64_t shape[] = {tensor_rows(x->value), 2};
-    Status s = STATUS_OK;
-    if (tape_will_record(t, 3, in)) s = tape_take(t, DTYPE_F32, 2, shape, &stats);
+    Status s = b ? STATUS_OK : zero_bias(t, width, &bias);
+    if (s == STATUS_OK && tape_will_record(t, 3, in)) s = tape_take(t, DTYPE_F32, 2, shape, &stats);
     if (s == STATUS_OK)
         s = op_kernels(t)->layernorm(tape_device(t), op_rows(y->value), stats, op_rows(x->value),
-                                     w->value, b->value, eps);
+                                     w->value, bias, eps);
+    if (s == STATUS_OK && !b) tape_give(t, bias);
     Node *n = s == STATUS_OK ? tape_record(t, "layernorm", layernorm_backward, y, 3, in) : NULL;
     if (n) n->saved[0] = stats;
     return op_done(t, "layernorm", s, y);
