@@ -14,10 +14,14 @@ Var *op_cast(Tape *t, Var *x, DType dtype);
 Var *op_silu(Tape *t, Var *x);
 Var *op_silu_grad(Tape *t, Var *x); /* silu'(x), differentiable: for gradients of the inner loop */
 Var *op_gelu(Tape *t, Var *x);
+Var *op_sigmoid(Tape *t, Var *x);
+Var *op_softplus(Tape *t, Var *x); /* log(1 + e^x) */
 /* x + scale[b] * branch; scale: F32 [B] device tensor or none. */
 Var *op_residual(Tape *t, Var *x, Var *branch, Tensor scale);
 /* The same memory under another shape. */
 Var *op_view(Tape *t, Var *x, int rank, const int64_t *shape);
+/* The same memory as a constant: no gradient reaches x through it. */
+Var *op_detach(Tape *t, Var *x);
 
 /* ---- products (ops_matmul.c) ------------------------------------------------------------ */
 /* alpha op(a) op(b), batched, broadcast over leading dimensions of 1; output dtype that of a unless
@@ -33,6 +37,12 @@ Var *op_mlp(Tape *t, Var *x, Var *w1, Var *b1, Var *w2, Var *b2);
 Var *op_layernorm(Tape *t, Var *x, Var *w, Var *b, float eps); /* b may be NULL */
 /* Soft norm over the middle of g [outer, reduce, inner]; the output has the shape of g. */
 Var *op_softnorm(Tape *t, Var *g, int64_t outer, int64_t reduce, int64_t inner);
+/* x / (|x| + offset), the norm over the middle of x [outer, reduce, inner]; x F32 or BF16. Unit
+ * vectors: of the last dimension with inner 1, of columns with inner their number. */
+Var *op_normalise(Tape *t, Var *x, int64_t outer, int64_t reduce, int64_t inner, float offset);
+/* w x / sqrt(mean(x^2) + eps) over the last dimension; w F32 [C]. */
+Var *op_rmsnorm(Tape *t, Var *x, Var *w, float eps);
+Var *op_softmax(Tape *t, Var *x, float scale); /* softmax(scale x) over the last dimension */
 
 /* ---- depthwise 3x3 (ops_dwconv.c) ------------------------------------------------------- */
 /* x + dwconv(x) over the [B,H,W,C] view of x [B,N,C]; w [C,1,3,3], b [C]: conditional position
@@ -49,6 +59,12 @@ Var *op_split_heads(Tape *t, Var *packed, int64_t offset, int64_t heads, int64_t
  * NULL). */
 Var *op_merge_heads(Tape *t, Var *a, Var *b);
 Var *op_mean_tokens(Tape *t, Var *x); /* [B,N,C] -> F32 [B,C] */
+/* s[r] x[r,c]: a factor per row of x [..., C]; s F32 with as many values as x has rows. */
+Var *op_scale_tokens(Tape *t, Var *x, Var *s);
+/* Tokens [first, first + count) of x [B,N,C], as a tensor of their own. */
+Var *op_slice_tokens(Tape *t, Var *x, int64_t first, int64_t count);
+/* [B,N+M,C]: the tokens of a [B,N,C], then those of b [B,M,C]. */
+Var *op_concat_tokens(Tape *t, Var *a, Var *b);
 Var *op_image_normalise(Tape *t, Tensor u8, const float *mean, const float *std);
 /* Training images: normalised, flipped, erased, mixed; samples I32 [B,8] and mix F32 [8] as the
  * kernel takes them, on the device. Without gradients, like normalise. */
@@ -58,6 +74,8 @@ Var *op_patchify(Tape *t, Var *image, int64_t patch); /* gradient to the image i
 
 /* ---- loss (ops_loss.c) ------------------------------------------------------------------ */
 Var *op_cross_entropy(Tape *t, Var *logits, Tensor targets); /* F32 [1] */
+/* Mean of (x - target)^2 -> F32 [1]; target F32 of x's shape. */
+Var *op_mse(Tape *t, Var *x, Tensor target);
 
 /* ---- fused ViTTT branches (ops_vittt.c): one node each, equal to the composition in ttt/  */
 /* cat [B,N,C+d] from packed qkv [B,N,3C+3d], both branches. */
