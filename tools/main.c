@@ -4,8 +4,8 @@
 
 #include "tools/cli.h"
 
-#define SPIN_COUNT "5000" /* some ten microseconds: measured as fast as the default on idle cores  \
-                           */
+/* Some ten microseconds: measured as fast as the default on idle cores. */
+#define SPIN_COUNT "5000"
 
 /* OpenMP threads wait for each other by spinning, by default for milliseconds: fine on idle cores,
  * but beside loader threads or another job most of the time goes into it (a pass of ViTTT-T took
