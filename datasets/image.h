@@ -69,6 +69,24 @@ const char *image_kind(const void *bytes, size_t size);
 Status image_read(const char *path, const ImageOptions *o, Image *out, ImageInfo *info);
 void image_free(Image *image);
 
+/* Samples as they are stored: no grey made RGB, no 16 bits rounded, no alpha dropped. Palettes and
+ * depths below 8 bits are expanded to 8, a transparent colour becomes alpha, CMYK becomes RGB. EXIF
+ * orientation is ignored. For scoring (datasets/score.h). */
+typedef struct DeepImage {
+    uint16_t *samples; /* [height, width, colors + alpha]; mem_free through deep_image_free */
+    int64_t width, height;
+    int colors; /* 1: grey, 3: RGB */
+    bool alpha; /* one more channel behind the colours */
+    int bits;   /* 8 or 16 */
+} DeepImage;
+
+/* Of the options only max_pixels, check_plausible and (for JPEG) strict count; a PNG must be whole.
+ */
+Status image_decode_deep(const void *bytes, size_t size, const char *name, const ImageOptions *o,
+                         DeepImage *out);
+Status image_read_deep(const char *path, const ImageOptions *o, DeepImage *out);
+void deep_image_free(DeepImage *image);
+
 /* 8-bit RGB PNG, atomic. */
 Status image_write_png(const char *path, const Image *image);
 

@@ -33,5 +33,6 @@ Status jpeg_probe(const Encoded *file, ImageInfo *info);
 Status jpeg_decode(const DecodeJob *job, Image *out);
 Status png_probe(const Encoded *file, ImageInfo *info);
 Status png_decode(const DecodeJob *job, Image *out);
+Status png_decode_deep(const DecodeJob *job, DeepImage *out);
 
 #endif

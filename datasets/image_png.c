@@ -120,12 +120,8 @@ static void start(PngReader *r, bool strict) {
 }
 
 /* All passes; rows of the last pass are the finished ones. */
-static void read_rows(PngReader *r, uint8_t *pixels, int64_t height, size_t row_bytes) {
-    int passes = png_set_interlace_handling(r->png);
-    png_read_update_info(r->png, r->info);
-    if (png_get_rowbytes(r->png, r->info) != row_bytes) {
-        png_error(r->png, "unexpected row size after conversion to RGB");
-    }
+static void read_passes(PngReader *r, int passes, uint8_t *pixels, int64_t height,
+                        size_t row_bytes) {
     for (int pass = 0; pass < passes; pass++) {
         for (int64_t y = 0; y < height; y++) {
             png_read_row(r->png, pixels + (size_t)y * row_bytes, NULL);
@@ -133,6 +129,15 @@ static void read_rows(PngReader *r, uint8_t *pixels, int64_t height, size_t row_
         }
     }
     png_read_end(r->png, NULL);
+}
+
+static void read_rows(PngReader *r, uint8_t *pixels, int64_t height, size_t row_bytes) {
+    int passes = png_set_interlace_handling(r->png);
+    png_read_update_info(r->png, r->info);
+    if (png_get_rowbytes(r->png, r->info) != row_bytes) {
+        png_error(r->png, "unexpected row size after conversion to RGB");
+    }
+    read_passes(r, passes, pixels, height, row_bytes);
 }
 
 static void composite(const uint8_t *rgba, int64_t pixels, unsigned background, uint8_t *rgb) {
@@ -170,14 +175,18 @@ static Status decode_broken(const PngReader *r, const DecodeJob *job) {
     return status_set(STATUS_DATA, "%s: bad PNG: %s", r->file->name, r->message);
 }
 
+static bool reader_open(PngReader *r) {
+    r->png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, r, on_error, on_warning, r, on_malloc,
+                                      on_free);
+    r->info = r->png != NULL ? png_create_info_struct(r->png) : NULL;
+    return r->info != NULL;
+}
+
 static Status decode_png(const DecodeJob *job, const ImageInfo *info, Image *out) {
     PngReader r = {.file = &job->file};
     Status s;
     if (setjmp(r.escape) == 0) {
-        r.png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &r, on_error, on_warning, &r,
-                                         on_malloc, on_free);
-        r.info = r.png != NULL ? png_create_info_struct(r.png) : NULL;
-        s = r.info != NULL ? decode_body(&r, job, info, out) : decode_broken(&r, job);
+        s = reader_open(&r) ? decode_body(&r, job, info, out) : decode_broken(&r, job);
     } else {
         s = decode_broken(&r, job);
     }
@@ -196,4 +205,49 @@ Status png_decode(const DecodeJob *job, Image *out) {
     TRY(png_probe(&job->file, &info));
     TRY(image_check_size(job, &info, PNG_PIXELS_PER_BYTE));
     return decode_png(job, &info, out);
+}
+
+/* ---- all channels and bits ---- */
+
+/* Leaves by longjmp when libpng gives up. 8-bit rows are read into the second half of the samples
+ * and widened from front to back: sample i ends at byte 2i + 1, never behind its source n + i. */
+static Status decode_deep_body(PngReader *r, const ImageInfo *info, DeepImage *out) {
+    start(r, true);
+    png_set_expand(r->png);
+    const uint16_t probe = 1;
+    if (*(const uint8_t *)&probe == 1) png_set_swap(r->png); /* big-endian in the file */
+    int passes = png_set_interlace_handling(r->png);
+    png_read_update_info(r->png, r->info);
+    int channels = png_get_channels(r->png, r->info), bits = png_get_bit_depth(r->png, r->info);
+    size_t row_samples = (size_t)info->width * (size_t)channels;
+    size_t row_bytes = row_samples * (size_t)bits / 8;
+    if (png_get_rowbytes(r->png, r->info) != row_bytes) png_error(r->png, "unexpected row size");
+    void *block;
+    TRY(mem_alloc(&block, info->height, row_samples * sizeof(uint16_t), "samples"));
+    *out = (DeepImage){
+        block, info->width, info->height, channels - (channels + 1) % 2, channels % 2 == 0, bits};
+    size_t n = row_samples * (size_t)info->height;
+    uint8_t *raw = (uint8_t *)block + (bits == 8 ? n : 0);
+    read_passes(r, passes, raw, info->height, row_bytes);
+    if (bits == 8)
+        for (size_t i = 0; i < n; i++) out->samples[i] = raw[i];
+    return STATUS_OK;
+}
+
+Status png_decode_deep(const DecodeJob *job, DeepImage *out) {
+    ImageInfo info;
+    TRY(png_probe(&job->file, &info));
+    TRY(image_check_size(job, &info, PNG_PIXELS_PER_BYTE));
+    PngReader r = {.file = &job->file};
+    ImageOptions strict = *job->options;
+    strict.strict = true;
+    DecodeJob whole = {job->file, &strict, NULL};
+    Status s;
+    if (setjmp(r.escape) == 0)
+        s = reader_open(&r) ? decode_deep_body(&r, &info, out) : decode_broken(&r, &whole);
+    else
+        s = decode_broken(&r, &whole);
+    png_destroy_read_struct(&r.png, &r.info, NULL);
+    if (s != STATUS_OK) deep_image_free(out);
+    return s;
 }

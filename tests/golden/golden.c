@@ -220,6 +220,21 @@ Status golden_compare_bytes(Golden *g, const char *name, const uint8_t *actual, 
     return STATUS_OK;
 }
 
+Status golden_compare_number(Golden *g, const char *name, double actual, double tolerance) {
+    GoldenArray want;
+    TRY(golden_read(g, &want, "%s", name));
+    bool one = want.count == 1;
+    /* Equal infinities differ by nothing. */
+    double error = !one ? NAN : actual == want.values[0] ? 0 : fabs(actual - want.values[0]);
+    mem_free(want.values);
+    if (!one) return status_set(STATUS_DATA, "tensor '%s' is not one number", name);
+    bool ok = error <= tolerance; /* false for NaN */
+    printf("  %-42s %-9s %.9g, off by %.2e  %s\n", name, "number", actual, error,
+           ok ? "ok" : "FAIL");
+    count_result(g, name, "number", error, ok);
+    return STATUS_OK;
+}
+
 Status golden_gradient_floor(Golden *g, const char *prefix, double *floor) {
     *floor = 0;
     for (int64_t i = 0; i < safetensors_count(g->file); i++) {

@@ -66,6 +66,8 @@ Status golden_fill_params(Golden *g, Params *p, const char *prefix);
 Status golden_compare(Golden *g, const char *name, const char *form, Tensor actual, double floor);
 /* Bytes that must be equal. */
 Status golden_compare_bytes(Golden *g, const char *name, const uint8_t *actual, int64_t count);
+/* One number of the file, and the largest absolute difference that passes. */
+Status golden_compare_number(Golden *g, const char *name, double actual, double tolerance);
 /* 1e-3 of the largest norm among the tensors that start with `prefix`: gradients below it are
  * noise. */
 Status golden_gradient_floor(Golden *g, const char *prefix, double *floor);

@@ -1,6 +1,6 @@
 /* images/image.safetensors: Pillow-exact resampling. resize.<n>.<filter>.<h>x<w> from
  * resize.<n>.src, and crop.<filter>.top<t>_left<l>_h<h>_w<w>.to<h>x<w> from crop.src; no byte may
- * differ. */
+ * differ. score.<n>.{psnr,ssim} of score.<n>.{a,b}: 1e-6 dB and 1e-5. */
 #include "golden.h"
 
 #include <stdio.h>
@@ -8,6 +8,7 @@
 
 #include "core/memory.h"
 #include "datasets/resize.h"
+#include "datasets/score.h"
 
 typedef struct Box {
     int64_t top, left, height, width;
@@ -16,7 +17,9 @@ typedef struct Box {
 static bool recognise(const SafeFile *f) {
     for (int64_t i = 0; i < safetensors_count(f); i++) {
         const char *name = safetensors_at(f, i)->name;
-        if (strncmp(name, "resize.", 7) == 0 || strncmp(name, "crop.", 5) == 0) return true;
+        if (strncmp(name, "resize.", 7) == 0 || strncmp(name, "crop.", 5) == 0 ||
+            strncmp(name, "score.", 6) == 0)
+            return true;
     }
     return false;
 }
@@ -89,19 +92,51 @@ static Status check_crop(Golden *g, const SafeEntry *want) {
     return check_case(g, "crop.src", want, filter, &box);
 }
 
-static bool is_source(const char *name) {
-    size_t n = strlen(name);
-    return n > 4 && strcmp(name + n - 4, ".src") == 0;
+static Status read_picture(Golden *g, const char *number, char letter, Picture *out) {
+    char name[64];
+    const SafeEntry *e = NULL;
+    snprintf(name, sizeof name, "score.%s.%c", number, letter);
+    TRY(golden_entry(g, &e, name));
+    TRY(check_rgb(e));
+    *out = (Picture){.name = e->name,
+                     .bytes = e->data,
+                     .width = e->shape[1],
+                     .height = e->shape[0],
+                     .colors = 3,
+                     .bits = 8};
+    return STATUS_OK;
+}
+
+/* The case of "score.<n>.psnr", its SSIM included. */
+static Status check_score(Golden *g, const SafeEntry *psnr) {
+    char number[16], name[64];
+    if (sscanf(psnr->name, "score.%15[0-9].", number) != 1)
+        return status_set(STATUS_DATA, "tensor '%s': unknown score case", psnr->name);
+    Picture a, b;
+    TRY(read_picture(g, number, 'a', &a));
+    TRY(read_picture(g, number, 'b', &b));
+    ScoreOptions o = {.range = 255, .ssim = true};
+    Score score;
+    TRY(score_pictures(&a, &b, &o, &score));
+    TRY(golden_compare_number(g, psnr->name, score.psnr, 1e-6));
+    snprintf(name, sizeof name, "score.%s.ssim", number);
+    return golden_compare_number(g, name, score.ssim, 1e-5);
+}
+
+static bool ends_with(const char *name, const char *ending) {
+    size_t n = strlen(name), m = strlen(ending);
+    return n > m && strcmp(name + n - m, ending) == 0;
 }
 
 static Status run(Golden *g) {
     for (int64_t i = 0; i < safetensors_count(g->file); i++) {
         const SafeEntry *e = safetensors_at(g->file, i);
-        if (is_source(e->name)) continue;
+        if (ends_with(e->name, ".src")) continue;
         if (strncmp(e->name, "resize.", 7) == 0) TRY(check_resize(g, e));
         if (strncmp(e->name, "crop.", 5) == 0) TRY(check_crop(g, e));
+        if (strncmp(e->name, "score.", 6) == 0 && ends_with(e->name, ".psnr"))
+            TRY(check_score(g, e));
     }
-    golden_skip(g, "score.", "PSNR and SSIM are not built");
     return STATUS_OK;
 }
 

@@ -109,6 +109,7 @@ static void a_part_of_the_file_is_enough(void **state) {
     assert_int_equal(check_copy((Damage){.source = vittt_file, .keep = "iso."}, NULL), 0);
     assert_int_equal(check_copy((Damage){.source = vittt_file, .omit = "ttt.mse."}, NULL), 0);
     assert_int_equal(check_copy((Damage){.source = image_file, .keep = "crop."}, NULL), 0);
+    assert_int_equal(check_copy((Damage){.source = image_file, .keep = "score."}, NULL), 0);
 }
 
 /* Inputs and outputs of every group: each one must matter. */
@@ -138,6 +139,11 @@ static void a_perturbed_value_fails(void **state) {
     assert_int_equal(check_copy(rough, "bf16"), 1);
     Damage byte = {.source = image_file, .change = "resize.1.lanczos.40x56"};
     assert_int_equal(check_copy(byte, NULL), 1);
+    const char *const scores[] = {"score.1.psnr", "score.1.ssim", "score.2.a", "score.3.b"};
+    for (size_t i = 0; i < sizeof scores / sizeof scores[0]; i++) {
+        Damage d = {.source = image_file, .change = scores[i], .factor = 1.0001};
+        assert_int_equal(check_copy(d, NULL), 1);
+    }
 }
 
 static void a_nan_fails(void **state) {
@@ -156,6 +162,9 @@ static void a_missing_or_unknown_tensor_fails(void **state) {
     assert_int_equal(check_copy((Damage){.source = vittt_file, .omit = "ttt.p.w3"}, NULL), 3);
     assert_int_equal(check_copy((Damage){.source = vittt_file, .omit = "ttt.base.y"}, NULL), 3);
     assert_int_equal(check_copy((Damage){.source = image_file, .omit = "resize.2.src"}, NULL), 3);
+    assert_int_equal(check_copy((Damage){.source = image_file, .omit = "score.1.b"}, NULL), 3);
+    assert_int_equal(check_copy((Damage){.source = image_file, .omit = "score.1.ssim"}, NULL), 3);
+    assert_int_equal(check_copy((Damage){.source = image_file, .omit = "score.1.psnr"}, NULL), 1);
     assert_int_equal(check_copy((Damage){.source = vittt_file, .extra = "ttt.other.y"}, NULL), 1);
 }
 
@@ -163,7 +172,8 @@ static void unreadable_files_and_usage(void **state) {
     (void)state;
     assert_int_equal(check("/nonexistent.safetensors", NULL, NULL), 3);
     assert_int_equal(check(TTV_SOURCE_DIR "/CMakeLists.txt", NULL, NULL), 3);
-    assert_int_equal(check_copy((Damage){.source = image_file, .keep = "score."}, NULL), 3);
+    Damage unknown = {.source = image_file, .keep = "none.", .extra = "other.y"};
+    assert_int_equal(check_copy(unknown, NULL), 3);
     assert_int_equal(check(NULL, NULL, NULL), 2);
     assert_int_equal(check(vittt_file, "--precision", "fp8"), 2);
     assert_int_equal(check(vittt_file, "--device", "abacus"), 2);
