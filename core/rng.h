@@ -21,6 +21,7 @@ typedef enum RngPurpose {
     RNG_REPLACE = 7, /* a = epoch, b = sample index: stand-in for a corrupt sample */
     RNG_SYNTH = 8,
     RNG_PREPARE = 9, /* a = epoch, b = sample index: flip and erasing on the device */
+    RNG_VIEWS = 10, /* a = attempt, b = sample: views of a scene; index: a = UINT32_MAX, b = name */
 } RngPurpose;
 
 typedef struct Rng {

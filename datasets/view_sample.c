@@ -1,0 +1,176 @@
+/* Training samples (lact_nvs.md 7): a gap, a start, targets in between. */
+#include "datasets/view_sample.h"
+
+#include "core/memory.h"
+#include "core/rng.h"
+
+/* Draws of one sample before the scene is given up: gaps may not fit, pictures may be missing. */
+enum { DRAWS = 200 };
+
+struct ViewSampler {
+    const SceneSet *set;
+    ViewRecipe recipe;
+    uint64_t seed;
+    int64_t *usable; /* scenes that can serve */
+    int64_t *order;  /* a permutation of them, for one epoch */
+    int64_t count, epoch, unusable, brief;
+};
+
+ViewRecipe view_recipe_re10k(void) {
+    return (ViewRecipe){.gap_min = 25, .gap_max = 192, .inputs = 2, .targets = 6};
+}
+
+Status view_recipe_check(const ViewRecipe *r) {
+    if (r->inputs < 2 || r->targets < 1 || r->inputs + r->targets > VIEW_MAX)
+        return status_set(STATUS_USAGE,
+                          "%lld inputs and %lld targets: at least 2 and 1, together at most %d",
+                          (long long)r->inputs, (long long)r->targets, VIEW_MAX);
+    if (r->gap_min < 1 || r->gap_max < r->gap_min)
+        return status_set(STATUS_USAGE, "gaps from %lld to %lld: 1 <= min <= max is expected",
+                          (long long)r->gap_min, (long long)r->gap_max);
+    return STATUS_OK;
+}
+
+/* Views that a gap must offer as targets, and as inputs. */
+static int64_t least_gap(const ViewRecipe *r) {
+    int64_t targets = r->inside ? r->targets + 1 : r->targets - 1;
+    return targets > r->inputs - 1 ? targets : r->inputs - 1;
+}
+
+static bool is_long_enough(const ViewRecipe *r, const Scene *s) {
+    int64_t last = s->count - 1, least = least_gap(r);
+    if (s->count - s->missing < least + 1) return false;
+    return r->clamp ? last >= least : last >= r->gap_min && last >= least;
+}
+
+Status view_sampler_open(const SceneSet *set, const ViewRecipe *r, uint64_t seed,
+                         ViewSampler **out) {
+    void *block, *list;
+    *out = NULL;
+    TRY(view_recipe_check(r));
+    int64_t scenes = scene_set_count(set);
+    TRY(mem_alloc(&block, 1, sizeof(ViewSampler), "sampler of views"));
+    Status status = mem_alloc(&list, 2 * scenes, sizeof(int64_t), "order of scenes");
+    if (status != STATUS_OK) {
+        mem_free(block);
+        return status;
+    }
+    ViewSampler *s = block;
+    *s = (ViewSampler){.set = set, .recipe = *r, .seed = seed, .usable = list, .epoch = -1};
+    s->order = s->usable + scenes;
+    for (int64_t i = 0; i < scenes; i++) {
+        const Scene *scene = scene_set_at(set, i);
+        if (!scene_usable(scene))
+            s->unusable++;
+        else if (!is_long_enough(r, scene))
+            s->brief++;
+        else
+            s->usable[s->count++] = i;
+    }
+    *out = s;
+    if (s->count > 0) return STATUS_OK;
+    status = status_set(STATUS_DATA,
+                        "none of %lld scenes can serve gaps of %lld to %lld frames: %lld are "
+                        "unusable, %lld too short",
+                        (long long)scenes, (long long)r->gap_min, (long long)r->gap_max,
+                        (long long)s->unusable, (long long)s->brief);
+    view_sampler_close(s);
+    *out = NULL;
+    return status;
+}
+
+void view_sampler_close(ViewSampler *s) {
+    if (s == NULL) return;
+    mem_free(s->usable);
+    mem_free(s);
+}
+
+int64_t view_sampler_scenes(const ViewSampler *s) {
+    return s->count;
+}
+
+int64_t view_sampler_unusable(const ViewSampler *s) {
+    return s->unusable;
+}
+
+int64_t view_sampler_short(const ViewSampler *s) {
+    return s->brief;
+}
+
+/* Frames of [start, end] with a picture, into list; their number. */
+static int64_t present(const Scene *s, int64_t start, int64_t end, int64_t *list) {
+    int64_t count = 0;
+    for (int64_t i = start; i <= end; i++)
+        if (s->frames[i].image >= 0) list[count++] = i;
+    return count;
+}
+
+/* `targets` of the list without replacement: the front of a partial Fisher-Yates shuffle. */
+static void choose_targets(Rng *rng, int64_t *list, int64_t count, int64_t targets, int64_t *out) {
+    for (int64_t i = 0; i < targets; i++) {
+        int64_t k = i + (int64_t)rng_below(rng, (uint64_t)(count - i));
+        out[i] = list[k];
+        list[k] = list[i];
+    }
+}
+
+/* Inputs spread evenly over the list, first and last included. */
+static void choose_inputs(const int64_t *list, int64_t count, int64_t inputs, int64_t *out) {
+    for (int64_t i = 0; i < inputs; i++) out[i] = list[i * (count - 1) / (inputs - 1)];
+}
+
+/* One gap and start; false when they do not fit the scene or its pictures. */
+static bool draw_views(const ViewRecipe *r, const Scene *s, Rng *rng, int64_t *list,
+                       ViewSample *out) {
+    int64_t low = r->gap_min, high = r->gap_max, last = s->count - 1;
+    if (r->clamp) {
+        if (high > last) high = last;
+        if (low > high) low = high;
+        if (low < least_gap(r)) low = least_gap(r);
+        if (high < low) high = low;
+    }
+    int64_t gap = low + (int64_t)rng_below(rng, (uint64_t)(high - low + 1));
+    if (gap > last) return false;
+    int64_t start = (int64_t)rng_below(rng, (uint64_t)(last - gap + 1));
+    if (s->frames[start].image < 0 || s->frames[start + gap].image < 0) return false;
+    int64_t count = present(s, start, start + gap, list), skip = r->inside ? 1 : 0;
+    if (count < r->inputs || count - 2 * skip < r->targets) return false;
+    choose_inputs(list, count, r->inputs, out->frames);
+    choose_targets(rng, list + skip, count - 2 * skip, r->targets, out->frames + r->inputs);
+    out->inputs = (int)r->inputs;
+    out->targets = (int)r->targets;
+    return true;
+}
+
+static Status draw_scene(const ViewSampler *s, int64_t scene, Rng *rng, ViewSample *out,
+                         bool *drawn) {
+    const Scene *one = scene_set_at(s->set, scene);
+    void *list;
+    TRY(mem_alloc(&list, one->count, sizeof(int64_t), "frames to choose from"));
+    *drawn = draw_views(&s->recipe, one, rng, list, out);
+    out->scene = scene;
+    mem_free(list);
+    return STATUS_OK;
+}
+
+/* The scene whose turn it is, unless it does not fit what was drawn; then any other. */
+Status view_sampler_draw(ViewSampler *s, int64_t n, int attempt, ViewSample *out) {
+    int64_t epoch = n / s->count;
+    bool drawn = false;
+    if (epoch != s->epoch) {
+        Rng shuffle = rng_stream(s->seed, RNG_SHUFFLE, (uint64_t)epoch, 0);
+        rng_permutation(&shuffle, s->order, s->count);
+        s->epoch = epoch;
+    }
+    Rng rng = rng_stream(s->seed, RNG_VIEWS, (uint64_t)attempt, (uint64_t)n);
+    int64_t turn = s->order[n % s->count];
+    if (attempt > 0) turn = (int64_t)rng_below(&rng, (uint64_t)s->count);
+    for (int i = 0; i < DRAWS && !drawn; i++) {
+        TRY(draw_scene(s, s->usable[turn], &rng, out, &drawn));
+        turn = (int64_t)rng_below(&rng, (uint64_t)s->count);
+    }
+    if (drawn) return STATUS_OK;
+    return status_set(STATUS_DATA,
+                      "no views for sample %lld after %d draws: too many pictures are missing",
+                      (long long)n, DRAWS);
+}
