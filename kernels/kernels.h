@@ -22,8 +22,18 @@
 #include "kernels/device.h"
 
 /* Elementwise functions. gelu is the erf form; sigma = logistic, silu(x) = x sigma(x),
- * silu' = s(1+x(1-s)), silu'' = s(1-s)(2+x(1-2s)) (vittt.md 0). */
-typedef enum UnaryKind { UNARY_SILU, UNARY_DSILU, UNARY_D2SILU, UNARY_GELU, UNARY_DGELU } UnaryKind;
+ * silu' = s(1+x(1-s)), silu'' = s(1-s)(2+x(1-2s)) (vittt.md 0). softplus(x) = log(1+e^x), whose
+ * derivative is sigma; sigma' = s(1-s). */
+typedef enum UnaryKind {
+    UNARY_SILU,
+    UNARY_DSILU,
+    UNARY_D2SILU,
+    UNARY_GELU,
+    UNARY_DGELU,
+    UNARY_SIGMOID,
+    UNARY_DSIGMOID,
+    UNARY_SOFTPLUS
+} UnaryKind;
 
 typedef enum Activation { ACT_NONE, ACT_GELU } Activation;
 
@@ -89,12 +99,27 @@ struct Kernels {
     Status (*layernorm)(Device *d, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b, float eps);
     Status (*layernorm_backward)(Device *d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x,
                                  Tensor w, Tensor stats);
-    /* Soft norm of inner gradients: over the middle dimension of g[outer, reduce, inner], F32:
-     * n = sqrt(sum g^2), y = g/(n+1) (vittt.md 2.1, 2.2). norms[outer, inner] = n (optional). */
-    Status (*softnorm)(Device *d, Tensor y, Tensor norms, Tensor g);
-    /* dg = r dy - (r^2 t / n) g, r = 1/(n+1), t = sum g dy; second term 0 where n = 0
-     * (vittt.md 3.1). */
-    Status (*softnorm_backward)(Device *d, Grad dg, Tensor dy, Tensor g, Tensor norms);
+    /* Over the middle dimension of g[outer, reduce, inner]: n = sqrt(sum g^2), y = g/(n+offset):
+     * the soft norm of inner gradients with offset 1 (vittt.md 2.1, 2.2), unit vectors with a small
+     * one (lact_nvs.md 3.3, 4). y, g act; norms[outer, inner] = n (optional). */
+    Status (*softnorm)(Device *d, Tensor y, Tensor norms, Tensor g, float offset);
+    /* dg (+)= r dy - (r^2 t / n) g, r = 1/(n+offset), t = sum g dy; second term 0 where n = 0
+     * (vittt.md 3.1). dg, dy, g act. */
+    Status (*softnorm_backward)(Device *d, Grad dg, Tensor dy, Tensor g, Tensor norms,
+                                float offset);
+    /* y = w x r over the last dimension C, r = 1/sqrt(mean(x^2) + eps); rstd[M] = r (optional).
+     * x, y act; w[C], rstd F32 (lact_nvs.md 3.2). */
+    Status (*rmsnorm)(Device *d, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps);
+    /* dx (+)= r w dy - x r^3 mean(x w dy), dw[C] (+)= sum over rows of dy x r. dx, dy, x act. */
+    Status (*rmsnorm_backward)(Device *d, Grad dx, Grad dw, Tensor dy, Tensor x, Tensor w,
+                               Tensor rstd);
+    /* y = softmax(scale x) over the last dimension; act, F32 inside. */
+    Status (*softmax)(Device *d, Tensor y, Tensor x, float scale);
+    /* dx (+)= scale y (dy - sum(dy y)); act. */
+    Status (*softmax_backward)(Device *d, Grad dx, Tensor dy, Tensor y, float scale);
+    /* s[r] (+)= sum_c x[r,c] y[r,c]: the gradient of a factor per row (scale_rows). x, y act; s F32
+     * with one value per row of x. */
+    Status (*row_dot)(Device *d, Grad s, Tensor x, Tensor y);
 
     /* ---- depthwise 3x3 -------------------------------------------------------------------- */
 
@@ -111,13 +136,13 @@ struct Kernels {
 
     /* y[B,H,W,3] (act) = (x/255 - mean) / std; x U8 [B,H,W,3]; mean, std: 3 host floats each. */
     Status (*image_normalise)(Device *d, Tensor y, Tensor x, const float *mean, const float *std);
-    /* Training images in one pass: normalise, flip, erase, mix (vittt.md 7.3, 7.4). y [B,H,W,3] act,
-     * x U8 [B,H,W,3]; mean, std: 3 host floats each. With e(b,p) = noise where p lies in sample b's
-     * erased box, else (x[b, flipped p]/255 - mean)/std, and r = B-1-b the partner:
+    /* Training images in one pass: normalise, flip, erase, mix (vittt.md 7.3, 7.4). y [B,H,W,3]
+     * act, x U8 [B,H,W,3]; mean, std: 3 host floats each. With e(b,p) = noise where p lies in
+     * sample b's erased box, else (x[b, flipped p]/255 - mean)/std, and r = B-1-b the partner:
      *   y[b,p] = e(r,p) inside the batch's cut box, else lambda e(b,p) + (1-lambda) e(r,p).
-     * samples I32 [B,8]: flip (0, 1), erased top, left, height, width, then key0, key1 of the noise and
-     * one unused; the noise is N(0,1) per pixel and channel from Philox block (pixel index, 0, 0, 0).
-     * mix F32 [8]: lambda, cut top, left, height, width; the rest unused. */
+     * samples I32 [B,8]: flip (0, 1), erased top, left, height, width, then key0, key1 of the noise
+     * and one unused; the noise is N(0,1) per pixel and channel from Philox block (pixel index, 0,
+     * 0, 0). mix F32 [8]: lambda, cut top, left, height, width; the rest unused. */
     Status (*image_prepare)(Device *d, Tensor y, Tensor x, Tensor samples, Tensor mix,
                             const float *mean, const float *std);
     /* y[B,(H/p)(W/p),ch*p*p] from x[B,H,W,ch]; column order (channel, ky, kx), the order of the
@@ -142,6 +167,11 @@ struct Kernels {
     Status (*cross_entropy_backward)(Device *d, Grad dlogits, Tensor dloss, Tensor logits,
                                      Tensor targets);
 
+    /* loss[1] = mean of (x - target)^2 in a fixed order; x act, target F32. */
+    Status (*mse)(Device *d, Tensor loss, Tensor x, Tensor target);
+    /* dx (+)= dloss[0] 2 (x - target) / count. */
+    Status (*mse_backward)(Device *d, Grad dx, Tensor dloss, Tensor x, Tensor target);
+
     /* ---- optimiser -------------------------------------------------------------------------- */
 
     /* control[4] = {norm of g, clip coefficient min(1, max_norm/(norm+1e-6)) (1 when max_norm <=
@@ -155,7 +185,8 @@ struct Kernels {
     Status (*adamw)(Device *d, Tensor p, Tensor m, Tensor v, Tensor shadow, Tensor g, Tensor lr,
                     Tensor control, float beta1, float beta2, float eps, float weight_decay);
 
-    /* average = decay average + (1-decay) p over a flat range: the moving average of the weights. */
+    /* average = decay average + (1-decay) p over a flat range: the moving average of the weights.
+     */
     Status (*ema)(Device *d, Tensor average, Tensor p, float decay);
 
     /* ---- fused ViTTT inner step (vittt.md 2.1, 2.2, 3.1, 3.2) -------------------------------- */

@@ -23,6 +23,11 @@
     X(layernorm_backward)                                                                          \
     X(softnorm)                                                                                    \
     X(softnorm_backward)                                                                           \
+    X(rmsnorm)                                                                                     \
+    X(rmsnorm_backward)                                                                            \
+    X(softmax)                                                                                     \
+    X(softmax_backward)                                                                            \
+    X(row_dot)                                                                                     \
     X(dwconv3)                                                                                     \
     X(dwconv3_taps)                                                                                \
     X(image_normalise)                                                                             \
@@ -34,6 +39,8 @@
     X(mean_tokens_backward)                                                                        \
     X(cross_entropy)                                                                               \
     X(cross_entropy_backward)                                                                      \
+    X(mse)                                                                                         \
+    X(mse_backward)                                                                                \
     X(grad_norm)                                                                                   \
     X(adamw)                                                                                       \
     X(ema)                                                                                         \

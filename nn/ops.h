@@ -59,18 +59,20 @@ Var *op_split_heads(Tape *t, Var *packed, int64_t offset, int64_t heads, int64_t
  * NULL). */
 Var *op_merge_heads(Tape *t, Var *a, Var *b);
 Var *op_mean_tokens(Tape *t, Var *x); /* [B,N,C] -> F32 [B,C] */
-/* s[r] x[r,c]: a factor per row of x [..., C]; s F32 with as many values as x has rows. */
-Var *op_scale_tokens(Tape *t, Var *x, Var *s);
-/* Tokens [first, first + count) of x [B,N,C], as a tensor of their own. */
-Var *op_slice_tokens(Tape *t, Var *x, int64_t first, int64_t count);
-/* [B,N+M,C]: the tokens of a [B,N,C], then those of b [B,M,C]. */
-Var *op_concat_tokens(Tape *t, Var *a, Var *b);
 Var *op_image_normalise(Tape *t, Tensor u8, const float *mean, const float *std);
 /* Training images: normalised, flipped, erased, mixed; samples I32 [B,8] and mix F32 [8] as the
  * kernel takes them, on the device. Without gradients, like normalise. */
 Var *op_image_prepare(Tape *t, Tensor u8, Tensor samples, Tensor mix, const float *mean,
                       const float *std);
 Var *op_patchify(Tape *t, Var *image, int64_t patch); /* gradient to the image is not offered */
+
+/* ---- factors and runs of tokens (ops_runs.c) -------------------------------------------- */
+/* s[r] x[r,c]: a factor per row of x [..., C]; s F32 with as many values as x has rows. */
+Var *op_scale_tokens(Tape *t, Var *x, Var *s);
+/* Tokens [first, first + count) of x [B,N,C], as a tensor of their own. */
+Var *op_slice_tokens(Tape *t, Var *x, int64_t first, int64_t count);
+/* [B,N+M,C]: the tokens of a [B,N,C], then those of b [B,M,C]. */
+Var *op_concat_tokens(Tape *t, Var *a, Var *b);
 
 /* ---- loss (ops_loss.c) ------------------------------------------------------------------ */
 Var *op_cross_entropy(Tape *t, Var *logits, Tensor targets); /* F32 [1] */

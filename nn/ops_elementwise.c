@@ -104,6 +104,13 @@ Var *op_gelu(Tape *t, Var *x) {
     return unary(t, "gelu", x, UNARY_GELU, UNARY_DGELU);
 }
 
+Var *op_sigmoid(Tape *t, Var *x) {
+    return unary(t, "sigmoid", x, UNARY_SIGMOID, UNARY_DSIGMOID);
+}
+Var *op_softplus(Tape *t, Var *x) {
+    return unary(t, "softplus", x, UNARY_SOFTPLUS, UNARY_SIGMOID);
+}
+
 /* ---- residual with stochastic depth (vittt.md 4.1) -------------------------------------- */
 
 static Status residual_backward(Tape *t, Node *n) {
@@ -132,6 +139,8 @@ Var *op_residual(Tape *t, Var *x, Var *branch, Tensor scale) {
     return op_done(t, "residual", s, y);
 }
 
+/* ---- the same memory -------------------------------------------------------------------- */
+
 Var *op_view(Tape *t, Var *x, int rank, const int64_t *shape) {
     if (tape_poison(t)) return tape_poison(t);
     int64_t count;
@@ -142,4 +151,10 @@ Var *op_view(Tape *t, Var *x, int rank, const int64_t *shape) {
     if (count != tensor_count(x->value))
         return op_refuse(t, "view", 1, &x, "as many elements as the new shape has");
     return tape_view(t, x, rank, shape);
+}
+
+Var *op_detach(Tape *t, Var *x) {
+    Var *y = tape_view(t, x, x->value.rank, x->value.shape);
+    if (!tape_poison(t)) y->wants_grad = false;
+    return y;
 }

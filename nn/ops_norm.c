@@ -1,6 +1,8 @@
 #include "nn/ops.h"
 #include "nn/ops_check.h"
 
+/* ---- layer norm ------------------------------------------------------------------------- */
+
 static Status layernorm_backward(Tape *t, Node *n) {
     Device *d = tape_device(t);
     Var *x = n->in[0], *w = n->in[1], *b = n->in[2];
@@ -38,30 +40,103 @@ Var *op_layernorm(Tape *t, Var *x, Var *w, Var *b, float eps) {
     return op_done(t, "layernorm", s, y);
 }
 
+/* ---- vectors divided by their norm plus an offset --------------------------------------- */
+
 static Status softnorm_backward(Tape *t, Node *n) {
     Device *d = tape_device(t);
     Grad dg = op_view_grad(tape_grad(t, n->in[0]), 3, n->i);
     return d->k->softnorm_backward(d, dg, tensor_view(n->out->grad, 3, n->i),
-                                   tensor_view(n->in[0]->value, 3, n->i), n->saved[0]);
+                                   tensor_view(n->in[0]->value, 3, n->i), n->saved[0], n->u.f[0]);
+}
+
+/* g has the elements of `shape` [outer, reduce, inner]. */
+static Var *normalise(Tape *t, const char *op, Var *g, const int64_t *shape, float offset) {
+    const int64_t norm_shape[] = {shape[0], shape[2]};
+    Var *y = op_output_like(t, g->value.dtype, g);
+    if (tape_poison(t)) return y;
+    Tensor norms = tensor_none();
+    Status s = STATUS_OK;
+    if (tape_will_record(t, 1, &g)) s = tape_take(t, DTYPE_F32, 2, norm_shape, &norms);
+    if (s == STATUS_OK)
+        s = op_kernels(t)->softnorm(tape_device(t), tensor_view(y->value, 3, shape), norms,
+                                    tensor_view(g->value, 3, shape), offset);
+    Node *n = s == STATUS_OK ? tape_record(t, op, softnorm_backward, y, 1, &g) : NULL;
+    if (n) {
+        n->saved[0] = norms;
+        n->u.f[0] = offset;
+        for (int i = 0; i < 3; i++) n->i[i] = shape[i];
+    }
+    return op_done(t, op, s, y);
+}
+
+static bool has_count(Tensor x, const int64_t *shape) {
+    int64_t count;
+    return shape_count(3, shape, &count) == STATUS_OK && count == tensor_count(x);
 }
 
 Var *op_softnorm(Tape *t, Var *g, int64_t outer, int64_t reduce, int64_t inner) {
     if (!op_ready(t, "softnorm", 1, &g)) return tape_poison(t);
-    int64_t shape[] = {outer, reduce, inner}, norm_shape[] = {outer, inner}, count;
-    Status s = shape_count(3, shape, &count);
-    if (s != STATUS_OK || count != tensor_count(g->value) || g->value.dtype != DTYPE_F32)
+    const int64_t shape[] = {outer, reduce, inner};
+    if (!has_count(g->value, shape) || g->value.dtype != DTYPE_F32)
         return op_refuse(t, "softnorm", 1, &g, "F32 with outer * reduce * inner elements");
-    Var *y = op_output_like(t, DTYPE_F32, g);
+    return normalise(t, "softnorm", g, shape, 1.0f);
+}
+
+Var *op_normalise(Tape *t, Var *x, int64_t outer, int64_t reduce, int64_t inner, float offset) {
+    if (!op_ready(t, "normalise", 1, &x)) return tape_poison(t);
+    const int64_t shape[] = {outer, reduce, inner};
+    if (!has_count(x->value, shape) || !op_is_act(x->value.dtype) || !(offset > 0.0f))
+        return op_refuse(t, "normalise", 1, &x,
+                         "F32 or BF16 with outer * reduce * inner elements, an offset above 0");
+    return normalise(t, "normalise", x, shape, offset);
+}
+
+/* ---- root-mean-square norm -------------------------------------------------------------- */
+
+static Status rmsnorm_backward(Tape *t, Node *n) {
+    Device *d = tape_device(t);
+    Var *x = n->in[0], *w = n->in[1];
+    Grad dx = op_rows_grad(tape_grad(t, x)), dw = tape_grad(t, w);
+    return d->k->rmsnorm_backward(d, dx, dw, op_rows(n->out->grad), op_rows(x->value), w->value,
+                                  n->saved[0]);
+}
+
+Var *op_rmsnorm(Tape *t, Var *x, Var *w, float eps) {
+    Var *in[] = {x, w};
+    if (!op_ready(t, "rmsnorm", 2, in)) return tape_poison(t);
+    if (!op_is_act(x->value.dtype) || tensor_count(w->value) != tensor_last(x->value) ||
+        w->value.dtype != DTYPE_F32)
+        return op_refuse(t, "rmsnorm", 2, in, "x [..., C], w F32 [C]");
+    Var *y = op_output_like(t, x->value.dtype, x);
     if (tape_poison(t)) return y;
-    Tensor norms = tensor_none();
-    if (tape_will_record(t, 1, &g)) s = tape_take(t, DTYPE_F32, 2, norm_shape, &norms);
+    Tensor rstd = tensor_none();
+    int64_t rows = tensor_rows(x->value);
+    Status s = STATUS_OK;
+    if (tape_will_record(t, 2, in)) s = tape_take(t, DTYPE_F32, 1, &rows, &rstd);
     if (s == STATUS_OK)
-        s = op_kernels(t)->softnorm(tape_device(t), tensor_view(y->value, 3, shape), norms,
-                                    tensor_view(g->value, 3, shape));
-    Node *n = s == STATUS_OK ? tape_record(t, "softnorm", softnorm_backward, y, 1, &g) : NULL;
-    if (n) {
-        n->saved[0] = norms;
-        for (int i = 0; i < 3; i++) n->i[i] = shape[i];
-    }
-    return op_done(t, "softnorm", s, y);
+        s = op_kernels(t)->rmsnorm(tape_device(t), op_rows(y->value), rstd, op_rows(x->value),
+                                   w->value, eps);
+    Node *n = s == STATUS_OK ? tape_record(t, "rmsnorm", rmsnorm_backward, y, 2, in) : NULL;
+    if (n) n->saved[0] = rstd;
+    return op_done(t, "rmsnorm", s, y);
+}
+
+/* ---- softmax ---------------------------------------------------------------------------- */
+
+static Status softmax_backward(Tape *t, Node *n) {
+    Device *d = tape_device(t);
+    Grad dx = op_rows_grad(tape_grad(t, n->in[0]));
+    return d->k->softmax_backward(d, dx, op_rows(n->out->grad), op_rows(n->out->value), n->u.f[0]);
+}
+
+Var *op_softmax(Tape *t, Var *x, float scale) {
+    if (!op_ready(t, "softmax", 1, &x)) return tape_poison(t);
+    if (!op_is_act(x->value.dtype) || x->value.rank < 1)
+        return op_refuse(t, "softmax", 1, &x, "F32 or BF16 [..., C]");
+    Var *y = op_output_like(t, x->value.dtype, x);
+    if (tape_poison(t)) return y;
+    Status s = op_kernels(t)->softmax(tape_device(t), op_rows(y->value), op_rows(x->value), scale);
+    Node *n = s == STATUS_OK ? tape_record(t, "softmax", softmax_backward, y, 1, &x) : NULL;
+    if (n) n->u.f[0] = scale;
+    return op_done(t, "softmax", s, y);
 }

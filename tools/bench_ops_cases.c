@@ -78,10 +78,26 @@ static Status run_layernorm_backward(OpRun *r) {
                                     grad_set(r->t[2]), r->t[3], r->t[4], r->t[5], r->t[6]);
 }
 static Status run_softnorm(OpRun *r) {
-    return r->k->softnorm(r->device, r->t[0], r->t[1], r->t[2]);
+    return r->k->softnorm(r->device, r->t[0], r->t[1], r->t[2], 1.0f);
 }
 static Status run_softnorm_backward(OpRun *r) {
-    return r->k->softnorm_backward(r->device, grad_set(r->t[0]), r->t[1], r->t[2], r->t[3]);
+    return r->k->softnorm_backward(r->device, grad_set(r->t[0]), r->t[1], r->t[2], r->t[3], 1.0f);
+}
+static Status run_rmsnorm(OpRun *r) {
+    return r->k->rmsnorm(r->device, r->t[0], r->t[1], r->t[2], r->t[3], 1e-5f);
+}
+static Status run_rmsnorm_backward(OpRun *r) {
+    return r->k->rmsnorm_backward(r->device, grad_set(r->t[0]), grad_set(r->t[1]), r->t[2], r->t[3],
+                                  r->t[4], r->t[5]);
+}
+static Status run_softmax(OpRun *r) {
+    return r->k->softmax(r->device, r->t[0], r->t[1], 0.125f);
+}
+static Status run_softmax_backward(OpRun *r) {
+    return r->k->softmax_backward(r->device, grad_set(r->t[0]), r->t[1], r->t[2], 0.125f);
+}
+static Status run_row_dot(OpRun *r) {
+    return r->k->row_dot(r->device, grad_set(r->t[0]), r->t[1], r->t[2]);
 }
 
 /* ---- depthwise 3x3 ---- */
@@ -139,6 +155,12 @@ static Status run_cross_entropy(OpRun *r) {
 }
 static Status run_cross_entropy_backward(OpRun *r) {
     return r->k->cross_entropy_backward(r->device, grad_set(r->t[0]), r->t[1], r->t[2], r->t[3]);
+}
+static Status run_mse(OpRun *r) {
+    return r->k->mse(r->device, r->t[0], r->t[1], r->t[2]);
+}
+static Status run_mse_backward(OpRun *r) {
+    return r->k->mse_backward(r->device, grad_set(r->t[0]), r->t[1], r->t[2], r->t[3]);
 }
 static Status run_grad_norm(OpRun *r) {
     return r->k->grad_norm(r->device, r->t[0], r->t[1], r->t[2], 5.0f, 0.9f, 0.999f);
@@ -219,6 +241,13 @@ const OpCase op_cases[] = {
     {"layernorm_backward", "tokens", "a:RC f:C f:C a:RC a:RC f:C f:R2", run_layernorm_backward},
     {"softnorm", "inner gradients", "f:GDD f:GD f:GDD", run_softnorm},
     {"softnorm_backward", "inner gradients", "f:GDD f:GDD f:GDD f:GD", run_softnorm_backward},
+    {"softnorm", "unit vectors", "a:RC f:R a:RC1", run_softnorm},
+    {"softnorm_backward", "unit vectors", "a:RC1 a:RC1 a:RC1 f:R", run_softnorm_backward},
+    {"rmsnorm", "tokens", "a:RC f:R a:RC f:C", run_rmsnorm},
+    {"rmsnorm_backward", "tokens", "a:RC f:C a:RC a:RC f:C f:R", run_rmsnorm_backward},
+    {"softmax", "attention", "a:BhNN a:BhNN", run_softmax},
+    {"softmax_backward", "attention", "a:BhNN a:BhNN a:BhNN", run_softmax_backward},
+    {"row_dot", "tokens", "f:R a:RC a:RC", run_row_dot},
     {"dwconv3", "position encoding", "a:BHWC a:BHWC f:1C9 f:C", run_dwconv3_cpe},
     {"dwconv3", "position encoding, adjoint", "a:BHWC a:BHWC f:1C9", run_dwconv3_cpe_adjoint},
     {"dwconv3", "inner kernel, adjoint", "a:BHWD a:BHWD f:BD9", run_dwconv3_adjoint},
@@ -233,6 +262,8 @@ const OpCase op_cases[] = {
     {"mean_tokens_backward", "tokens", "a:BNC f:BC", run_mean_tokens_backward},
     {"cross_entropy", "logits", "f:1 f:BL f:BL", run_cross_entropy},
     {"cross_entropy_backward", "logits", "f:BL f:1 f:BL f:BL", run_cross_entropy_backward},
+    {"mse", "images", "f:1 a:BNp f:BNp", run_mse},
+    {"mse_backward", "images", "a:BNp f:1 a:BNp f:BNp", run_mse_backward},
     {"grad_norm", "all parameters", "f:4 i:1 f:F", run_grad_norm},
     {"adamw", "all parameters", "f:F f:F f:F f:F f:1 f:4 s:F", run_adamw},
     {"ema", "all parameters", "f:F f:F", run_ema},

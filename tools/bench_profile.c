@@ -54,9 +54,19 @@ static Status leave(Device *d, int slot, double start, Status s) {
     X(layernorm_backward,                                                                          \
       (Device * d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x, Tensor w, Tensor s),            \
       (d, dx, dw, db, dy, x, w, s))                                                                \
-    X(softnorm, (Device * d, Tensor y, Tensor norms, Tensor g), (d, y, norms, g))                  \
-    X(softnorm_backward, (Device * d, Grad dg, Tensor dy, Tensor g, Tensor norms),                 \
-      (d, dg, dy, g, norms))                                                                       \
+    X(softnorm, (Device * d, Tensor y, Tensor norms, Tensor g, float offset),                      \
+      (d, y, norms, g, offset))                                                                    \
+    X(softnorm_backward, (Device * d, Grad dg, Tensor dy, Tensor g, Tensor norms, float offset),   \
+      (d, dg, dy, g, norms, offset))                                                               \
+    X(rmsnorm, (Device * d, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps),                 \
+      (d, y, rstd, x, w, eps))                                                                     \
+    X(rmsnorm_backward,                                                                            \
+      (Device * d, Grad dx, Grad dw, Tensor dy, Tensor x, Tensor w, Tensor rstd),                  \
+      (d, dx, dw, dy, x, w, rstd))                                                                 \
+    X(softmax, (Device * d, Tensor y, Tensor x, float scale), (d, y, x, scale))                    \
+    X(softmax_backward, (Device * d, Grad dx, Tensor dy, Tensor y, float scale),                   \
+      (d, dx, dy, y, scale))                                                                       \
+    X(row_dot, (Device * d, Grad s, Tensor x, Tensor y), (d, s, x, y))                             \
     X(dwconv3, (Device * d, Grad y, Tensor x, Tensor w, Tensor b, TapMode m, bool add_input),      \
       (d, y, x, w, b, m, add_input))                                                               \
     X(dwconv3_taps, (Device * d, Grad g, Grad sum_y, Tensor x, Tensor y, float alpha),             \
@@ -74,6 +84,9 @@ static Status leave(Device *d, int slot, double start, Status s) {
     X(cross_entropy, (Device * d, Tensor loss, Tensor logits, Tensor t), (d, loss, logits, t))     \
     X(cross_entropy_backward, (Device * d, Grad dlogits, Tensor dloss, Tensor logits, Tensor t),   \
       (d, dlogits, dloss, logits, t))                                                              \
+    X(mse, (Device * d, Tensor loss, Tensor x, Tensor target), (d, loss, x, target))               \
+    X(mse_backward, (Device * d, Grad dx, Tensor dloss, Tensor x, Tensor target),                  \
+      (d, dx, dloss, x, target))                                                                   \
     X(grad_norm,                                                                                   \
       (Device * d, Tensor control, Tensor taken, Tensor g, float max, float beta1, float beta2),   \
       (d, control, taken, g, max, beta1, beta2))                                                   \

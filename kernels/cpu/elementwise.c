@@ -118,6 +118,18 @@ static void unary_values(UnaryKind f, bool rough, float *y, const float *x, int6
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) y[i] = dgelu_value(x[i]);
         break;
+    case UNARY_SIGMOID:
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) y[i] = sigma_value(x[i]);
+        break;
+    case UNARY_DSIGMOID:
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) y[i] = dsigma_value(x[i]);
+        break;
+    case UNARY_SOFTPLUS:
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) y[i] = softplus_value(x[i]);
+        break;
     }
 }
 

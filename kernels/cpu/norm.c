@@ -1,4 +1,4 @@
-/* Layer norm (vittt.md 3.4) and the soft norm of inner gradients (2.1, 3.1). */
+/* Layer norm (vittt.md 3.4). */
 #include <math.h>
 
 #include "kernels/cpu/rowsum.h"
@@ -167,66 +167,4 @@ Status layernorm_backward_cpu(Device *d, Grad dx, Grad dw, Grad db, Tensor dy, T
     if (!act_dtype(x.dtype) || dy.dtype != x.dtype || (dx.t.data && !act_dtype(dx.t.dtype)))
         return refuse_dtype("layernorm_backward", dy.dtype);
     return scratch_done(d, layernorm_backward(d, dx, dw, db, dy, x, w, stats));
-}
-
-Status softnorm_cpu(Device *d, Tensor y, Tensor norms, Tensor g) {
-    (void)d;
-    if (g.dtype != DTYPE_F32 || y.dtype != DTYPE_F32) return refuse_dtype("softnorm", g.dtype);
-    const int64_t outer = g.shape[0], reduce = g.shape[1], inner = g.shape[2];
-    const int64_t pieces = div_up(inner, CHUNK);
-#pragma omp parallel for schedule(static) if (outer * reduce * inner >= PARALLEL_MIN)
-    for (int64_t piece = 0; piece < outer * pieces; piece++) {
-        float sum[CHUNK];
-        const int64_t o = piece / pieces, c = piece % pieces * CHUNK;
-        const int64_t n = min_i64(CHUNK, inner - c);
-        const float *in = (const float *)g.data + o * reduce * inner + c;
-        float *out = (float *)y.data + o * reduce * inner + c;
-        memset(sum, 0, (size_t)n * sizeof *sum);
-        for (int64_t r = 0; r < reduce; r++) {
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++) sum[i] += in[r * inner + i] * in[r * inner + i];
-        }
-        for (int64_t i = 0; i < n; i++) sum[i] = sqrtf(sum[i]);
-        if (norms.data) memcpy((float *)norms.data + o * inner + c, sum, (size_t)n * sizeof *sum);
-        for (int64_t r = 0; r < reduce; r++) {
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++)
-                out[r * inner + i] = in[r * inner + i] / (sum[i] + 1.0f);
-        }
-    }
-    return STATUS_OK;
-}
-
-Status softnorm_backward_cpu(Device *d, Grad dg, Tensor dy, Tensor g, Tensor norms) {
-    (void)d;
-    if (!dg.t.data) return STATUS_OK;
-    if (g.dtype != DTYPE_F32 || dy.dtype != DTYPE_F32 || dg.t.dtype != DTYPE_F32)
-        return refuse_dtype("softnorm_backward", g.dtype);
-    const int64_t outer = g.shape[0], reduce = g.shape[1], inner = g.shape[2];
-    const int64_t pieces = div_up(inner, CHUNK);
-#pragma omp parallel for schedule(static) if (outer * reduce * inner >= PARALLEL_MIN)
-    for (int64_t piece = 0; piece < outer * pieces; piece++) {
-        float t[CHUNK], rate[CHUNK], buffer[CHUNK];
-        const int64_t o = piece / pieces, c = piece % pieces * CHUNK;
-        const int64_t n = min_i64(CHUNK, inner - c), at = o * reduce * inner + c;
-        const float *in = (const float *)g.data + at, *gradient = (const float *)dy.data + at;
-        const float *norm = (const float *)norms.data + o * inner + c;
-        memset(t, 0, (size_t)n * sizeof *t);
-        for (int64_t r = 0; r < reduce; r++) {
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++) t[i] += in[r * inner + i] * gradient[r * inner + i];
-        }
-        for (int64_t i = 0; i < n; i++) {
-            rate[i] = 1.0f / (norm[i] + 1.0f);
-            t[i] = norm[i] > 0.0f ? rate[i] * rate[i] * t[i] / norm[i] : 0.0f;
-        }
-        for (int64_t r = 0; r < reduce; r++) {
-            float *out = values_target(&dg, at + r * inner, buffer);
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++)
-                out[i] = rate[i] * gradient[r * inner + i] - t[i] * in[r * inner + i];
-            values_write(&dg, at + r * inner, n, out);
-        }
-    }
-    return STATUS_OK;
 }

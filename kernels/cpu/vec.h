@@ -3,6 +3,8 @@
 #ifndef TTV_KERNELS_CPU_VEC_H
 #define TTV_KERNELS_CPU_VEC_H
 
+#include <stdint.h>
+
 #if defined(__AVX512F__)
 #define LANES 16
 #elif defined(__AVX__)
@@ -34,6 +36,31 @@ ALWAYS_INLINE float vec_sum(Vec v) {
     v += __builtin_shuffle(v, (Lane){1, 0, 3, 2});
 #endif
     return v[0];
+}
+
+/* Sum of n values, and of n products. Two sums side by side: one would wait for itself. */
+ALWAYS_INLINE float vec_total(const float *v, int64_t n) {
+    Vec even = {0}, odd = {0};
+    int64_t i = 0;
+    for (; i + 2 * LANES <= n; i += 2 * LANES) {
+        even += *(const Vec *)(v + i);
+        odd += *(const Vec *)(v + i + LANES);
+    }
+    float sum = vec_sum(even + odd);
+    for (; i < n; i++) sum += v[i];
+    return sum;
+}
+
+ALWAYS_INLINE float vec_dot(const float *a, const float *b, int64_t n) {
+    Vec even = {0}, odd = {0};
+    int64_t i = 0;
+    for (; i + 2 * LANES <= n; i += 2 * LANES) {
+        even += *(const Vec *)(a + i) * *(const Vec *)(b + i);
+        odd += *(const Vec *)(a + i + LANES) * *(const Vec *)(b + i + LANES);
+    }
+    float sum = vec_sum(even + odd);
+    for (; i < n; i++) sum += a[i] * b[i];
+    return sum;
 }
 
 #endif

@@ -13,7 +13,10 @@ template <typename T> static __device__ __forceinline__ float gelu_value(UnaryKi
 
 template <typename T> static __device__ __forceinline__ float unary_value(UnaryKind f, float x) {
     if (f == UNARY_GELU || f == UNARY_DGELU) return gelu_value<T>(f, x);
+    if (f == UNARY_SOFTPLUS) return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
     const float s = logistic(x);
+    if (f == UNARY_SIGMOID) return s;
+    if (f == UNARY_DSIGMOID) return s * (1.0f - s);
     if (f == UNARY_SILU) return x * s;
     if (f == UNARY_DSILU) return s * (1.0f + x * (1.0f - s));
     return s * (1.0f - s) * (2.0f + x * (1.0f - 2.0f * s));

@@ -1,4 +1,4 @@
-/* Softmax cross-entropy with soft targets: a block per row. */
+/* Softmax cross-entropy with soft targets, a block per row; the mean square error. */
 #include "kernels/cuda/common.cuh"
 
 #define THREADS 256
@@ -49,12 +49,12 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 __global__ void __launch_bounds__(THREADS)
-    mean_loss_kernel(float *loss, const float *losses, int64_t rows) {
+    mean_loss_kernel(float *loss, const float *losses, int64_t parts, int64_t count) {
     __shared__ float shared[THREADS / 32];
     float sum = 0;
-    for (int64_t r = threadIdx.x; r < rows; r += THREADS) sum += losses[r];
+    for (int64_t p = threadIdx.x; p < parts; p += THREADS) sum += losses[p];
     sum = block_sum(sum, shared);
-    if (threadIdx.x == 0) loss[0] = sum / rows;
+    if (threadIdx.x == 0) loss[0] = sum / count;
 }
 
 extern "C" Status cross_entropy_cuda(Device *d, Tensor loss, Tensor logits, Tensor targets) {
@@ -64,7 +64,7 @@ extern "C" Status cross_entropy_cuda(Device *d, Tensor loss, Tensor logits, Tens
     TRY(scratch_take(d, sizeof(float) * rows, (void **)&losses));
     row_loss_kernel<<<(unsigned)rows, THREADS, 0, stream_of(d)>>>(
         losses, (const float *)logits.data, (const float *)targets.data, classes);
-    mean_loss_kernel<<<1, THREADS, 0, stream_of(d)>>>((float *)loss.data, losses, rows);
+    mean_loss_kernel<<<1, THREADS, 0, stream_of(d)>>>((float *)loss.data, losses, rows, rows);
     scratch_done(d);
     return launched("cross_entropy");
 }
@@ -94,4 +94,61 @@ extern "C" Status cross_entropy_backward_cuda(Device *d, Grad dlogits, Tensor dl
         (float *)dlogits.t.data, dlogits.add, (const float *)dloss.data, (const float *)logits.data,
         (const float *)targets.data, rows, classes);
     return launched("cross_entropy_backward");
+}
+
+/* ---- mean square error ---------------------------------------------------------------------- */
+
+#define PARTS 1024 /* most blocks of mse */
+#define EACH  4096 /* elements that a block takes at least */
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    square_errors_kernel(float *sums, const T *x, const float *target, int64_t count) {
+    __shared__ float shared[THREADS / 32];
+    float sum = 0;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count;
+         i += (int64_t)gridDim.x * THREADS) {
+        const float off = to_float(x[i]) - target[i];
+        sum += off * off;
+    }
+    sum = block_sum(sum, shared);
+    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+extern "C" Status mse_cuda(Device *d, Tensor loss, Tensor x, Tensor target) {
+    const int64_t count = tensor_count(x), wanted = ceil_div(count, EACH);
+    if (count == 0) return STATUS_OK;
+    if (target.dtype != DTYPE_F32) return refuse_dtype("mse", target.dtype);
+    const unsigned parts = (unsigned)(wanted < PARTS ? wanted : PARTS);
+    float *sums;
+    TRY(scratch_take(d, sizeof(float) * parts, (void **)&sums));
+    scratch_done(d);
+    WITH_ACT("mse", x.dtype, T,
+             square_errors_kernel<T><<<parts, THREADS, 0, stream_of(d)>>>(
+                 sums, (const T *)x.data, (const float *)target.data, count));
+    mean_loss_kernel<<<1, THREADS, 0, stream_of(d)>>>((float *)loss.data, sums, parts, count);
+    return launched("mse");
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    mse_backward_kernel(T *dx, bool add, const float *dloss, const T *x, const float *target,
+                        int64_t count) {
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= count) return;
+    float value[1] = {2.0f * dloss[0] / count * (to_float(x[i]) - target[i])};
+    pack_put<T, 1>(dx + i, value, add);
+}
+
+extern "C" Status mse_backward_cuda(Device *d, Grad dx, Tensor dloss, Tensor x, Tensor target) {
+    const int64_t count = tensor_count(x);
+    if (tensor_is_none(dx.t) || count == 0) return STATUS_OK;
+    if (dx.t.dtype != x.dtype || target.dtype != DTYPE_F32)
+        return refuse_dtype("mse_backward", dx.t.dtype);
+    WITH_ACT("mse_backward", x.dtype, T,
+             mse_backward_kernel<T>
+             <<<(unsigned)ceil_div(count, THREADS), THREADS, 0, stream_of(d)>>>(
+                 (T *)dx.t.data, dx.add, (const float *)dloss.data, (const T *)x.data,
+                 (const float *)target.data, count));
+    return launched("mse_backward");
 }

@@ -1,8 +1,6 @@
-/* Layer norm over the last dimension, and the soft norm of inner gradients.
- *
- * Layer norm: a warp per row. Rows of up to 32 * PACKS packs stay in registers between the mean,
- * the variance and the result, so memory is touched once; longer or odd rows are read again from
- * cache.
+/* Layer norm over the last dimension: a warp per row. Rows of up to 32 * PACKS packs stay in
+ * registers between the mean, the variance and the result, so memory is touched once; longer or odd
+ * rows are read again from cache.
  */
 #include "kernels/cuda/common.cuh"
 

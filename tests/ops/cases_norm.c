@@ -80,7 +80,12 @@ static void layernorm_backward_body(Run *r) {
     }
 }
 
-/* p: outer, reduce, inner; p[3]: 1 without norms. Column 0 of every softnorm input is zero. */
+/* p: outer, reduce, inner; p[3]: 1 without norms; p[4]: the offset is 10^-p[4]. Column 0 of every
+ * softnorm input is zero. */
+static double offset_of(const Run *r) {
+    return (double)(float)pow(10.0, -(double)r->p[4]);
+}
+
 static double softnorm_value(int64_t i, void *user) {
     Run *r = user;
     return i % r->p[2] == 0 && r->p[2] > 1 ? 0.0 : random_normal(r);
@@ -96,10 +101,10 @@ static double column_norm(Run *r, Tensor g, int64_t o, int64_t i) {
 
 static void softnorm_body(Run *r) {
     const int64_t outer = r->p[0], reduce = r->p[1], inner = r->p[2];
-    Tensor g = input_of(r, "g", DTYPE_F32, SHAPE(outer, reduce, inner), softnorm_value, r);
-    Tensor y = output(r, "y", DTYPE_F32, SHAPE(outer, reduce, inner));
+    Tensor g = input_of(r, "g", r->act, SHAPE(outer, reduce, inner), softnorm_value, r);
+    Tensor y = output(r, "y", r->act, SHAPE(outer, reduce, inner));
     Tensor norms = r->p[3] ? tensor_none() : output(r, "norms", DTYPE_F32, SHAPE(outer, inner));
-    CALL(r, softnorm, y, norms, g);
+    CALL(r, softnorm, y, norms, g, (float)offset_of(r));
     if (!r->reference) return;
     double *e = expected(r, y), *n = expected(r, norms);
     for (int64_t o = 0; o < outer; o++) {
@@ -108,7 +113,7 @@ static void softnorm_body(Run *r) {
             if (n) n[o * inner + i] = norm;
             for (int64_t j = 0; j < reduce; j++) {
                 const int64_t at = (o * reduce + j) * inner + i;
-                e[at] = values(r, g)[at] / (norm + 1.0);
+                e[at] = values(r, g)[at] / (norm + offset_of(r));
             }
         }
     }
@@ -126,16 +131,16 @@ static double norms_value(int64_t i, void *user) {
 
 static void softnorm_backward_body(Run *r) {
     const int64_t outer = r->p[0], reduce = r->p[1], inner = r->p[2];
-    Tensor g = input_of(r, "g", DTYPE_F32, SHAPE(outer, reduce, inner), softnorm_value, r);
-    Tensor dy = input(r, "dy", DTYPE_F32, SHAPE(outer, reduce, inner), 1.0);
+    Tensor g = input_of(r, "g", r->act, SHAPE(outer, reduce, inner), softnorm_value, r);
+    Tensor dy = input(r, "dy", r->act, SHAPE(outer, reduce, inner), 1.0);
     Norms user = {r, g};
     Tensor norms = input_of(r, "norms", DTYPE_F32, SHAPE(outer, inner), norms_value, &user);
-    Grad dg = gradient(r, "dg", DTYPE_F32, SHAPE(outer, reduce, inner));
-    CALL(r, softnorm_backward, dg, dy, g, norms);
+    Grad dg = gradient(r, "dg", r->act, SHAPE(outer, reduce, inner));
+    CALL(r, softnorm_backward, dg, dy, g, norms, (float)offset_of(r));
     double *e = r->reference ? expected(r, dg.t) : NULL;
     for (int64_t oi = 0; e && oi < outer * inner; oi++) {
         const int64_t o = oi / inner, i = oi % inner;
-        const double norm = column_norm(r, g, o, i), rate = 1.0 / (norm + 1.0);
+        const double norm = column_norm(r, g, o, i), rate = 1.0 / (norm + offset_of(r));
         double t = 0.0;
         for (int64_t j = 0; j < reduce; j++) {
             const int64_t at = (o * reduce + j) * inner + i;
@@ -165,12 +170,25 @@ const OpCase cases_norm[] = {
     {"softnorm", softnorm_body, {6, 8, 8}, F32, 0},
     {"softnorm", softnorm_body, {5, 9, 1, 1}, F32, 0},
     {"softnorm", softnorm_body, {3, 33, 1031}, F32, 0},
+    {"softnorm", softnorm_body, {7, 33, 5, 0, 5}, BOTH, 0},
+    {"softnorm", softnorm_body, {3, 40, 600, 0, 5}, BOTH, 0},
+    {"softnorm", softnorm_body, {37, 64, 1, 0, 5}, BOTH, 0},
+    {"softnorm", softnorm_body, {300, 65, 1, 1, 5}, BOTH, 0},
+    {"softnorm", softnorm_body, {3, 2500, 1}, BOTH, 0},
     {"softnorm_backward", softnorm_backward_body, {1, 1, 1}, F32, 0},
     {"softnorm_backward", softnorm_backward_body, {6, 8, 8}, F32, 0},
     {"softnorm_backward", softnorm_backward_body, {5, 9, 1}, F32, 0},
     {"softnorm_backward", softnorm_backward_body, {3, 33, 1031}, F32, 0},
+    {"softnorm_backward", softnorm_backward_body, {7, 33, 5, 0, 1}, BOTH, 0},
+    {"softnorm_backward", softnorm_backward_body, {3, 40, 600, 0, 5}, BOTH, 0},
+    {"softnorm_backward", softnorm_backward_body, {37, 64, 1, 0, 5}, BOTH, 0},
+    {"softnorm_backward", softnorm_backward_body, {300, 65, 1, 0, 5}, BOTH, 0},
+    {"softnorm_backward", softnorm_backward_body, {3, 2500, 1}, BOTH, 0},
     {"layernorm", layernorm_body, {196, 192}, IN_BOTH | ONLY_BENCH, 0},
     {"layernorm", layernorm_body, {6272, 192}, IN_BOTH | ONLY_BENCH, 0},
     {"layernorm_backward", layernorm_backward_body, {6272, 192}, IN_BOTH | ONLY_BENCH, 0},
+    {"softnorm", softnorm_body, {2048, 768, 1, 0, 5}, IN_BOTH | ONLY_BENCH, 0},
+    {"softnorm", softnorm_body, {1, 768, 768, 0, 5}, IN_F32 | ONLY_BENCH, 0},
+    {"softnorm_backward", softnorm_backward_body, {2048, 768, 1, 0, 5}, IN_BOTH | ONLY_BENCH, 0},
     {0},
 };

@@ -40,5 +40,6 @@ extern const int gradient_case_count;
 /* Checks that fit no case; each returns the number of failures and prints them. */
 int check_patchify_refuses(Device *d);
 int check_cast(Device *d);
+int check_detach(Device *d);
 
 #endif

@@ -48,6 +48,12 @@ static Var *silu_grad(Tape *t, Var *const *in) {
 static Var *gelu(Tape *t, Var *const *in) {
     return op_gelu(t, in[0]);
 }
+static Var *sigmoid(Tape *t, Var *const *in) {
+    return op_sigmoid(t, in[0]);
+}
+static Var *softplus(Tape *t, Var *const *in) {
+    return op_softplus(t, in[0]);
+}
 static Var *residual(Tape *t, Var *const *in) {
     return op_residual(t, in[0], in[1], in[2] ? in[2]->value : tensor_none());
 }
@@ -94,6 +100,18 @@ static Var *layernorm(Tape *t, Var *const *in) {
 static Var *softnorm(Tape *t, Var *const *in) {
     return op_softnorm(t, in[0], 3, 4, 5);
 }
+static Var *normalise_rows(Tape *t, Var *const *in) {
+    return op_normalise(t, in[0], 6, 5, 1, 0.01f);
+}
+static Var *normalise_columns(Tape *t, Var *const *in) {
+    return op_normalise(t, in[0], 3, 4, 5, 0.01f);
+}
+static Var *rmsnorm(Tape *t, Var *const *in) {
+    return op_rmsnorm(t, in[0], in[1], 1e-5f);
+}
+static Var *softmax(Tape *t, Var *const *in) {
+    return op_softmax(t, in[0], 0.7f);
+}
 static Var *cpe(Tape *t, Var *const *in) {
     return op_cpe(t, in[0], 4, 3, in[1], in[2]);
 }
@@ -120,6 +138,25 @@ static Var *merge_heads(Tape *t, Var *const *in) {
 static Var *mean_tokens(Tape *t, Var *const *in) {
     return op_mean_tokens(t, in[0]);
 }
+static Var *scale_tokens(Tape *t, Var *const *in) {
+    return op_scale_tokens(t, in[0], in[1]);
+}
+static Var *slice_tokens(Tape *t, Var *const *in) {
+    return op_slice_tokens(t, in[0], 2, 4);
+}
+/* Two slices with a gap and an overlap: their gradients meet in one tensor. */
+static Var *slice_twice(Tape *t, Var *const *in) {
+    return op_mul(t, op_slice_tokens(t, in[0], 0, 4), op_slice_tokens(t, in[0], 2, 4));
+}
+static Var *concat_tokens(Tape *t, Var *const *in) {
+    return op_concat_tokens(t, in[0], in[1]);
+}
+static Var *concat_with_itself(Tape *t, Var *const *in) {
+    return op_concat_tokens(t, op_slice_tokens(t, in[0], 1, 2), in[0]);
+}
+static Var *mse(Tape *t, Var *const *in) {
+    return op_mse(t, in[0], in[1]->value);
+}
 static Var *cross_entropy(Tape *t, Var *const *in) {
     return op_cross_entropy(t, in[0], in[1]->value);
 }
@@ -141,6 +178,8 @@ const GradientCase gradient_cases[] = {
     CASE("silu", "", silu, {ACT(2, 33)}),
     CASE("silu_grad", "", silu_grad, {ACT(2, 33)}, .step = 0.02),
     CASE("gelu", "", gelu, {ACT(1.5, 33)}),
+    CASE("sigmoid", "", sigmoid, {ACT(2, 33)}),
+    CASE("softplus", "", softplus, {ACT(2, 33)}),
     CASE("residual", "", residual, {ACT(1, 3, 2, 5), ACT(1, 3, 2, 5)}),
     CASE("residual", "scaled", residual, {ACT(1, 3, 2, 5), ACT(1, 3, 2, 5), FIXED(1, 3)}),
     CASE("residual", "of a branch", block, {ACT(1, 3, 2, 5)}),
@@ -162,6 +201,10 @@ const GradientCase gradient_cases[] = {
          {ACT(1, 2, 3, 5), WEIGHT(0.5, 7, 5), PLAIN(0.5, 7), WEIGHT(0.5, 4, 7), PLAIN(1, 4)}),
     CASE("layernorm", "", layernorm, {ACT(1, 4, 9), PLAIN(1, 9), PLAIN(1, 9)}, .step = 0.02),
     CASE("softnorm", "", softnorm, {PLAIN(1, 3, 4, 5)}, .step = 0.02, .bf16_tolerance = -1),
+    CASE("normalise", "rows", normalise_rows, {ACT(1, 2, 3, 5)}, .step = 0.005),
+    CASE("normalise", "columns", normalise_columns, {ACT(1, 3, 4, 5)}, .step = 0.02),
+    CASE("rmsnorm", "", rmsnorm, {ACT(1, 4, 9), PLAIN(1, 9)}, .step = 0.02),
+    CASE("softmax", "", softmax, {ACT(2, 3, 2, 7)}, .step = 0.02),
     CASE("cpe", "", cpe, {ACT(1, 2, 12, 5), PLAIN(0.3, 5, 1, 3, 3), PLAIN(1, 5)}),
     CASE("cpe", "one pixel", cpe_one, {ACT(1, 1, 1, 1), PLAIN(0.3, 1, 1, 3, 3), PLAIN(1, 1)}),
     CASE("dwconv_apply", "shared", dwconv_apply, {ACT(1, 2, 4, 3, 5), PLAIN(1, 1, 5, 9)}),
@@ -172,6 +215,12 @@ const GradientCase gradient_cases[] = {
     CASE("merge_heads", "", merge_heads, {ACT(1, 2, 3, 5, 4)}),
     CASE("merge_heads", "two", merge_heads, {ACT(1, 2, 3, 5, 4), ACT(1, 2, 1, 5, 2)}),
     CASE("mean_tokens", "", mean_tokens, {ACT(1, 2, 7, 3)}),
+    CASE("scale_tokens", "", scale_tokens, {ACT(1, 2, 3, 5), PLAIN(1, 2, 3, 1)}),
+    CASE("slice_tokens", "", slice_tokens, {ACT(1, 2, 7, 3)}),
+    CASE("slice_tokens", "two of one", slice_twice, {ACT(1, 2, 7, 3)}),
+    CASE("concat_tokens", "", concat_tokens, {ACT(1, 2, 3, 5), ACT(1, 2, 4, 5)}),
+    CASE("concat_tokens", "of a slice", concat_with_itself, {ACT(1, 2, 3, 5)}),
+    CASE("mse", "", mse, {ACT(1, 2, 3, 5), FIXED(1, 2, 3, 5)}),
     CASE("cross_entropy", "", cross_entropy, {PLAIN(2, 3, 5), FIXED(0, 3, 5)},
          .bf16_tolerance = -1),
     CASE("vittt_inner", "", vittt_inner,

@@ -288,7 +288,8 @@ static int check_bf16(Harness *h, double *worst) {
 
 /* Every op of nn/ops.h must have a case (or a check of its own). */
 static int check_complete(const char *source) {
-    static const char *const special[] = {"cast", "patchify", "image_normalise", "image_prepare"};
+    static const char *const special[] = {"cast", "detach", "patchify", "image_normalise",
+                                          "image_prepare"};
     char path[1024], line[512];
     snprintf(path, sizeof path, "%s/nn/ops.h", source);
     FILE *f = fopen(path, "r");
@@ -328,7 +329,8 @@ int main(int argc, char **argv) {
         return 77;
     }
     must(tape_new(d, &t));
-    int failures = check_complete(source) + check_cast(d) + check_patchify_refuses(d);
+    int failures =
+        check_complete(source) + check_cast(d) + check_detach(d) + check_patchify_refuses(d);
     for (int i = 0; i < gradient_case_count; i++) {
         const GradientCase *c = &gradient_cases[i];
         if (!strstr(c->op, filter)) continue;

@@ -243,6 +243,12 @@ double unary_reference(UnaryKind f, double x) {
         return 0.5 * x * (1.0 + erf(x * M_SQRT1_2));
     case UNARY_DGELU:
         return 0.5 * (1.0 + erf(x * M_SQRT1_2)) + x * exp(-0.5 * x * x) / sqrt(2.0 * M_PI);
+    case UNARY_SIGMOID:
+        return s;
+    case UNARY_DSIGMOID:
+        return s * (1.0 - s);
+    case UNARY_SOFTPLUS:
+        return fmax(x, 0.0) + log1p(exp(-fabs(x)));
     }
     return NAN;
 }
