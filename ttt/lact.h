@@ -1,0 +1,57 @@
+/* The LaCT fast-weight layer, bidirectional (lact_nvs.md 3.3, 4, 9).
+ *
+ * n tokens write: one gradient step on the SwiGLU fast weights of each sample and head, with rates
+ * per token, Newton-Schulz and weight norm. m tokens read the result. Composed from ops: the
+ * reference of any fused form, and the one that every ablation trains in.
+ *
+ * Notation: d width, H heads, e = d/H, h = e * inter_multi. With BF16 activations the two big
+ * projections and their silu are BF16; keys, values, rates and everything up to o_norm are F32.
+ */
+#ifndef TTV_TTT_LACT_H
+#define TTV_TTT_LACT_H
+
+#include "nn/ops.h"
+#include "nn/params.h"
+
+/* Ablations of lact_nvs.md 9; all zero is the base layer. */
+typedef struct LactVariant {
+    bool only_w1;        /* V1: W0 and W2 are never written */
+    bool no_weight_norm; /* V2 */
+    bool linear;         /* V3: phi(x) = x, W0 and W2 unused; needs h = e */
+    bool unit_rate;      /* V4 (= V5): every token writes with rate 1 */
+    bool no_muon;        /* V6: the gradient itself is the step */
+    bool ascend;         /* W - NS(G) */
+    bool query_is_key;   /* o = f_W'(k): the projection has no query rows */
+} LactVariant;
+
+/* By the golden file's names: base, V1 to V6, ascent, query_is_key. STATUS_USAGE when unknown. */
+Status lact_variant_by_name(const char *name, LactVariant *out);
+/* i-th name, NULL past the end. */
+const char *lact_variant_name(int i);
+
+/* Fast weights: F32 W0 [B,H,e,h], W1 [B,H,h,e], W2 [B,H,e,h]; B = 1 where all samples share one. */
+typedef struct LactFast {
+    Var *w[3];
+} LactFast;
+
+typedef struct LactLayer {
+    int64_t width, heads, inter_multi;
+    Var *w[3], *qkv_w, *proj_w, *rate_w, *rate_b, *norm_w;
+    LactVariant variant;
+} LactLayer;
+
+/* Registers w0, w1, w2, to_qkv.weight, c_proj.weight, lr_fc.weight, lr_fc.bias and o_norm.weight
+ * behind `prefix`, with the start values of lact_nvs.md 6; `proj_scale` is the standard deviation
+ * of c_proj. STATUS_USAGE when `heads` does not divide `width` or the variant wants other sizes. */
+Status lact_register(LactLayer *m, Params *p, const char *prefix, int64_t width, int64_t heads,
+                     int64_t inter_multi, LactVariant variant, float proj_scale);
+
+/* x [B,m,d] -> [B,m,d]: the first `writing` tokens write, then all read. *fast (may be NULL)
+ * receives W0', W1', W2', the caller's to drop. */
+Var *lact_forward(const LactLayer *m, Tape *t, Var *x, int64_t writing, LactFast *fast);
+/* The same in two parts: all tokens of x write and none reads; and reading alone, where without
+ * recording only queries are computed. x stays the caller's. */
+LactFast lact_write(const LactLayer *m, Tape *t, Var *x);
+Var *lact_read(const LactLayer *m, Tape *t, Var *x, LactFast fast);
+
+#endif

@@ -1,0 +1,205 @@
+#include "ttt/lact_state.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/memory.h"
+
+Status lact_state_new(Device *d, int64_t layers, int64_t batch, int64_t heads, int64_t head_dim,
+                      int64_t hidden, LactState **out) {
+    const int64_t shape[] = {layers, batch, heads, 3, head_dim, hidden};
+    int64_t count;
+    for (int i = 0; i < 6; i++) {
+        if (shape[i] < 1)
+            return status_set(STATUS_USAGE, "fast weights: a size is %lld, expected at least 1",
+                              (long long)shape[i]);
+    }
+    TRY(shape_count(6, shape, &count));
+    if (count > INT64_MAX / (int64_t)sizeof(float))
+        return status_set(STATUS_DATA, "fast weights: %lld numbers are too many", (long long)count);
+    void *memory;
+    TRY(mem_alloc(&memory, 1, sizeof(LactState), "fast weights of a scene"));
+    LactState *s = memory;
+    *s = (LactState){d, layers, batch, heads, head_dim, hidden, NULL};
+    Status status = device_alloc(d, (size_t)count * sizeof(float), &s->memory);
+    if (status != STATUS_OK) {
+        mem_free(s);
+        return status_context(status, "fast weights of a scene");
+    }
+    *out = s;
+    return STATUS_OK;
+}
+
+void lact_state_free(LactState *s) {
+    if (!s) return;
+    device_release(s->device, s->memory);
+    mem_free(s);
+}
+
+Tensor lact_state_tensor(const LactState *s, int64_t layer, int j) {
+    const int64_t each = s->batch * s->heads * s->head_dim * s->hidden;
+    float *data = (float *)s->memory + (3 * layer + j) * each;
+    const bool second = j == 1;
+    return tensor_4d(data, DTYPE_F32, s->batch, s->heads, second ? s->hidden : s->head_dim,
+                     second ? s->head_dim : s->hidden);
+}
+
+static Status store(LactState *s, Tensor to, Tensor from) {
+    char a[64], b[64];
+    const Kernels *k = s->device->k;
+    if (tensor_same_shape(to, from)) return k->copy(s->device, grad_set(to), from, 1);
+    Tensor one = to;
+    one.shape[0] = 1;
+    if (!tensor_same_shape(one, from))
+        return status_set(STATUS_INTERNAL, "fast weights are %s, the state holds %s",
+                          tensor_shape_text(from, a, sizeof a), tensor_shape_text(to, b, sizeof b));
+    for (int64_t i = 0; i < to.shape[0]; i++) {
+        TRY(k->copy(s->device, grad_set(one), from, 1));
+        one.data = (float *)one.data + tensor_count(one);
+    }
+    return STATUS_OK;
+}
+
+Status lact_state_store(LactState *s, int64_t layer, LactFast fast) {
+    for (int j = 0; j < 3; j++)
+        TRY(status_context(store(s, lact_state_tensor(s, layer, j), fast.w[j]->value),
+                           "layer %lld, W%d", (long long)layer, j));
+    return STATUS_OK;
+}
+
+LactFast lact_state_fast(const LactState *s, Tape *t, int64_t layer) {
+    LactFast fast;
+    for (int j = 0; j < 3; j++)
+        fast.w[j] = tape_input(t, lact_state_tensor(s, layer, j), "fast weight");
+    return fast;
+}
+
+/* ---- files -------------------------------------------------------------------------------- */
+
+typedef struct StateName {
+    char text[48];
+} StateName;
+
+static StateName name_of(int64_t layer, int j) {
+    StateName n;
+    snprintf(n.text, sizeof n.text, "layers.%lld.w%d", (long long)layer, j);
+    return n;
+}
+
+/* The whole state on the host, behind it the list for the writer. */
+typedef struct StateImage {
+    float *values;
+    StateName *names;
+    SafeItem *items;
+    int64_t count; /* tensors */
+} StateImage;
+
+static void image_free(StateImage *m) {
+    mem_free(m->values);
+    mem_free(m->names);
+    mem_free(m->items);
+}
+
+static int64_t numbers_in(const LactState *s) {
+    return 3 * s->layers * tensor_count(lact_state_tensor(s, 0, 0));
+}
+
+static Status image_new(const LactState *s, StateImage *m) {
+    *m = (StateImage){.count = 3 * s->layers};
+    Status status =
+        mem_alloc((void **)&m->values, numbers_in(s), sizeof *m->values, "fast weights of a scene");
+    if (status == STATUS_OK)
+        status = mem_alloc((void **)&m->names, m->count, sizeof *m->names, "fast weight names");
+    if (status == STATUS_OK)
+        status = mem_alloc((void **)&m->items, m->count, sizeof *m->items, "fast weight list");
+    if (status != STATUS_OK) {
+        image_free(m);
+        return status;
+    }
+    float *at = m->values;
+    for (int64_t i = 0; i < m->count; i++) {
+        m->names[i] = name_of(i / 3, (int)(i % 3));
+        Tensor t = lact_state_tensor(s, i / 3, (int)(i % 3));
+        t.data = at;
+        at += tensor_count(t);
+        m->items[i] = (SafeItem){m->names[i].text, t};
+    }
+    return STATUS_OK;
+}
+
+Status lact_state_save(const LactState *s, const char *path, const SafeMeta *meta,
+                       int64_t meta_count) {
+    StateImage m;
+    TRY(image_new(s, &m));
+    Status status =
+        device_pull(s->device, m.values, tensor_1d(s->memory, DTYPE_F32, numbers_in(s)));
+    if (status == STATUS_OK) status = safetensors_write(path, m.items, m.count, meta, meta_count);
+    image_free(&m);
+    return status;
+}
+
+/* Sizes from layers.0.w0 and the number of tensors. */
+static Status read_sizes(const SafeFile *f, int64_t *layers, const SafeEntry **first) {
+    const int64_t count = safetensors_count(f);
+    *first = safetensors_find(f, "layers.0.w0");
+    if (!*first)
+        return status_set(STATUS_DATA, "%s: no fast weights (tensor 'layers.0.w0' is missing)",
+                          safetensors_path(f));
+    if ((*first)->rank != 4 || count % 3 != 0)
+        return status_set(STATUS_DATA,
+                          "%s: 'layers.0.w0' has rank %d among %lld tensors, expected rank 4 and "
+                          "three tensors a layer",
+                          safetensors_path(f), (*first)->rank, (long long)count);
+    *layers = count / 3;
+    return STATUS_OK;
+}
+
+static Status read_item(const SafeFile *f, const SafeItem *item) {
+    const SafeEntry *e = safetensors_find(f, item->name);
+    char text[64];
+    if (!e)
+        return status_set(STATUS_DATA, "%s: tensor '%s' is missing", safetensors_path(f),
+                          item->name);
+    if (e->rank != 4 || memcmp(e->shape, item->t.shape, sizeof item->t.shape) != 0)
+        return status_set(STATUS_DATA, "%s: tensor '%s' has another shape than %s",
+                          safetensors_path(f), item->name,
+                          tensor_shape_text(item->t, text, sizeof text));
+    TRY(status_context(safetensors_read(e, item->t), "%s", safetensors_path(f)));
+    const float *x = item->t.data;
+    for (int64_t i = 0; i < tensor_count(item->t); i++) {
+        if (!isfinite(x[i]))
+            return status_set(STATUS_DATA, "%s: tensor '%s' holds a value that is not finite",
+                              safetensors_path(f), item->name);
+    }
+    return STATUS_OK;
+}
+
+static Status fill(LactState *s, const SafeFile *f) {
+    StateImage m;
+    TRY(image_new(s, &m));
+    Status status = STATUS_OK;
+    for (int64_t i = 0; i < m.count && status == STATUS_OK; i++) status = read_item(f, &m.items[i]);
+    if (status == STATUS_OK)
+        status = device_push(s->device, tensor_1d(s->memory, DTYPE_F32, numbers_in(s)), m.values);
+    if (status == STATUS_OK) status = device_sync(s->device);
+    image_free(&m);
+    return status;
+}
+
+Status lact_state_load(Device *d, const SafeFile *f, LactState **out) {
+    int64_t layers = 0;
+    const SafeEntry *first = NULL;
+    LactState *s = NULL;
+    TRY(read_sizes(f, &layers, &first));
+    const int64_t *shape = first->shape;
+    TRY(status_context(lact_state_new(d, layers, shape[0], shape[1], shape[2], shape[3], &s), "%s",
+                       safetensors_path(f)));
+    Status status = fill(s, f);
+    if (status != STATUS_OK) {
+        lact_state_free(s);
+        return status;
+    }
+    *out = s;
+    return STATUS_OK;
+}
