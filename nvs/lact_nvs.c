@@ -1,0 +1,353 @@
+/* The LaCT-NVS model: parameters under their official names, and the three passes. */
+#include "nvs/lact_nvs.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "core/memory.h"
+
+#define LAYER_EPS 1e-5f
+/* PyTorch's "None": the F32 epsilon (lact_nvs.md 3.2). */
+#define HEAD_EPS 1.1920929e-7f
+
+/* ---- parameters --------------------------------------------------------------------------- */
+
+static Var *add_vector(Params *p, const char *prefix, const char *name, int64_t n) {
+    char full[128];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    return params_add(p, full, 1, &n, (Init){INIT_ONE, 0}, 0);
+}
+
+static Var *add_matrix(Params *p, const char *prefix, const char *name, int64_t rows,
+                       int64_t columns, float deviation) {
+    char full[128];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    return params_add(p, full, 2, (int64_t[]){rows, columns}, (Init){INIT_NORMAL, deviation},
+                      PARAM_MATMUL | PARAM_DECAY);
+}
+
+static Status add_block(LactNvsBlock *b, Params *p, const LactNvsConfig *c, int64_t index,
+                        LactVariant variant) {
+    const int64_t d = c->width;
+    /* Three residual branches a block (section 6). */
+    const float proj = 0.02f / sqrtf(3.0f * (float)c->layers);
+    char norm[3][64], f[3][64];
+    for (int k = 0; k < 3; k++) {
+        snprintf(f[k], sizeof f[k], "blocks.%lld.module_list.%d.f.", (long long)index, k);
+        snprintf(norm[k], sizeof norm[k], "blocks.%lld.module_list.%d.", (long long)index, k);
+    }
+    b->norm_w[0] = add_vector(p, norm[0], "ln.weight", d);
+    b->qkv_w = add_matrix(p, f[0], "to_qkv.weight", 3 * d, d, 0.02f);
+    b->proj_w = add_matrix(p, f[0], "c_proj.weight", d, d, proj);
+    b->q_norm_w = add_vector(p, f[0], "q_norm.weight", c->head_width);
+    b->k_norm_w = add_vector(p, f[0], "k_norm.weight", c->head_width);
+    b->norm_w[1] = add_vector(p, norm[1], "ln.weight", d);
+    TRY(lact_register(&b->ttt, p, f[1], d, c->fast_heads, c->inter_multi, variant, proj));
+    b->norm_w[2] = add_vector(p, norm[2], "ln.weight", d);
+    b->fc_w = add_matrix(p, f[2], "c_fc.weight", 4 * d, d, 0.02f);
+    b->fc_proj_w = add_matrix(p, f[2], "c_proj.weight", d, 4 * d, proj);
+    return p->status;
+}
+
+static Status register_all(LactNvs *m, Params *p) {
+    const LactNvsConfig *c = &m->config;
+    const int64_t d = c->width, pixels = c->patch * c->patch;
+    LactVariant variant;
+    TRY(lact_variant_by_name(c->variant, &variant));
+    m->input_w = add_matrix(p, "", "input_linear.weight", d, VIEW_CHANNELS * pixels, 0.02f);
+    m->input_norm_w = add_vector(p, "", "input_layernorm.weight", d);
+    for (int64_t i = 0; i < c->layers; i++) TRY(add_block(&m->blocks[i], p, c, i, variant));
+    m->output_norm_w = add_vector(p, "", "image_token_decoder.0.weight", d);
+    m->output_w = add_matrix(p, "", "image_token_decoder.1.weight", 3 * pixels, d, 0.02f);
+    return p->status;
+}
+
+Status lact_nvs_new(const LactNvsConfig *c, Params *p, LactNvs **out) {
+    TRY(lact_nvs_config_check(c));
+    LactNvs *m;
+    TRY(mem_alloc((void **)&m, 1, sizeof *m, "a LaCT-NVS model"));
+    m->config = *c;
+    const char *what = "the blocks of a LaCT-NVS model";
+    Status s = mem_alloc((void **)&m->blocks, c->layers, sizeof *m->blocks, what);
+    if (s == STATUS_OK) s = mem_alloc((void **)&m->passes, c->layers, sizeof *m->passes, what);
+    if (s == STATUS_OK) s = register_all(m, p);
+    if (s != STATUS_OK) {
+        lact_nvs_free(m);
+        return s;
+    }
+    *out = m;
+    return STATUS_OK;
+}
+
+void lact_nvs_free(LactNvs *m) {
+    if (!m) return;
+    mem_free(m->blocks);
+    mem_free(m->passes);
+    mem_free(m);
+}
+
+int64_t lact_nvs_view_tokens(const LactNvs *m) {
+    const LactNvsConfig *c = &m->config;
+    return c->height / c->patch * (c->view_width / c->patch);
+}
+
+int64_t lact_nvs_token_size(const LactNvs *m) {
+    return VIEW_CHANNELS * m->config.patch * m->config.patch;
+}
+
+/* ---- parts of a block --------------------------------------------------------------------- */
+
+/* x + branch; both end here. */
+static Var *join(Tape *t, Var *x, Var *branch) {
+    Var *sum = op_residual(t, x, branch, tensor_none());
+    tape_drop(t, x);
+    tape_drop(t, branch);
+    return sum;
+}
+
+/* Heads of one third of packed [B*V,l,3d], RMS-normed when w. */
+static Var *attention_heads(const LactNvsConfig *c, Tape *t, Var *packed, int third, Var *w) {
+    Var *x = op_split_heads(t, packed, third * c->width, c->width / c->head_width, c->head_width);
+    if (!w) return x;
+    Var *y = op_rmsnorm(t, x, w, HEAD_EPS);
+    tape_drop(t, x);
+    return y;
+}
+
+/* softmax(q k'/sqrt(head_width)) v within each view; u [B*V,l,d]. */
+static Var *attention(const LactNvs *m, const LactNvsBlock *b, Tape *t, Var *u) {
+    const LactNvsConfig *c = &m->config;
+    Var *packed = op_linear(t, u, b->qkv_w, NULL);
+    Var *q = attention_heads(c, t, packed, 0, b->q_norm_w);
+    Var *k = attention_heads(c, t, packed, 1, b->k_norm_w);
+    Var *v = attention_heads(c, t, packed, 2, NULL);
+    tape_drop(t, packed);
+    Var *scores = op_matmul(t, q, false, k, true, 1, DTYPE_F32);
+    tape_drop(t, q);
+    tape_drop(t, k);
+    Var *p = op_softmax(t, scores, 1.0f / sqrtf((float)c->head_width));
+    tape_drop(t, scores);
+    if (tape_poison(t)) return tape_poison(t);
+    Var *weights = op_cast(t, p, v->value.dtype);
+    if (weights != p) tape_drop(t, p);
+    Var *o = op_matmul(t, weights, false, v, false, 1, v->value.dtype);
+    tape_drop(t, weights);
+    tape_drop(t, v);
+    Var *merged = op_merge_heads(t, o, NULL);
+    tape_drop(t, o);
+    Var *y = op_linear(t, merged, b->proj_w, NULL);
+    tape_drop(t, merged);
+    return y;
+}
+
+/* x + Attn(LN(x)); x [B,V*l,d] ends here. */
+static Var *attend(const LactNvs *m, const LactNvsBlock *b, Tape *t, Var *x) {
+    if (tape_poison(t)) return tape_poison(t);
+    const int64_t l = lact_nvs_view_tokens(m), *s = x->value.shape;
+    Var *u = op_layernorm(t, x, b->norm_w[0], NULL, LAYER_EPS);
+    Var *windows = op_view(t, u, 3, (int64_t[]){s[0] * s[1] / l, l, s[2]});
+    Var *y = attention(m, b, t, windows);
+    tape_drop(t, u);
+    Var *sum = op_residual(t, x, op_view(t, y, 3, s), tensor_none());
+    tape_drop(t, x);
+    tape_drop(t, y);
+    return sum;
+}
+
+/* x + MLP(LN(x)); x ends here. */
+static Var *feed_forward(const LactNvsBlock *b, Tape *t, Var *x) {
+    Var *u = op_layernorm(t, x, b->norm_w[2], NULL, LAYER_EPS);
+    Var *pre = op_linear(t, u, b->fc_w, NULL);
+    tape_drop(t, u);
+    Var *hidden = op_gelu(t, pre);
+    tape_drop(t, pre);
+    Var *y = op_linear(t, hidden, b->fc_proj_w, NULL);
+    tape_drop(t, hidden);
+    return join(t, x, y);
+}
+
+static Var *fast_norm(const LactNvsBlock *b, Tape *t, Var *x) {
+    return op_layernorm(t, x, b->norm_w[1], NULL, LAYER_EPS);
+}
+
+/* ---- blocks ------------------------------------------------------------------------------- */
+
+/* Tokens [B,m,d], of which the first `writing` write and all read. */
+static Var *block_forward(const LactNvs *m, int64_t index, Tape *t, Var *x, int64_t writing,
+                          LactFast *fast) {
+    const LactNvsBlock *b = &m->blocks[index];
+    x = attend(m, b, t, x);
+    Var *u = fast_norm(b, t, x);
+    Var *y = lact_forward(&b->ttt, t, u, writing, fast);
+    tape_drop(t, u);
+    return feed_forward(b, t, join(t, x, y));
+}
+
+/* Tokens that only read. */
+static Var *block_read(const LactNvs *m, int64_t index, Tape *t, Var *x, LactFast fast) {
+    const LactNvsBlock *b = &m->blocks[index];
+    x = attend(m, b, t, x);
+    Var *u = fast_norm(b, t, x);
+    Var *y = lact_read(&b->ttt, t, u, fast);
+    tape_drop(t, u);
+    return feed_forward(b, t, join(t, x, y));
+}
+
+/* Tokens of the last block that only write; what else they would do reaches no output. */
+static LactFast block_write(const LactNvs *m, int64_t index, Tape *t, Var *x) {
+    const LactNvsBlock *b = &m->blocks[index];
+    x = attend(m, b, t, x);
+    Var *u = fast_norm(b, t, x);
+    tape_drop(t, x);
+    LactFast fast = lact_write(&b->ttt, t, u);
+    tape_drop(t, u);
+    return fast;
+}
+
+static void drop_fast(Tape *t, LactFast fast) {
+    for (int j = 0; j < 3; j++) tape_drop(t, fast.w[j]);
+}
+
+/* The last block of a joint pass, [B,m,d] -> [B,m-writing,d]: the input tokens write, the target
+ * tokens read. *fast as in lact_forward. */
+static Var *block_last(const LactNvs *m, Tape *t, Var *x, int64_t writing, LactFast *fast) {
+    if (tape_poison(t)) return tape_poison(t);
+    const int64_t last = m->config.layers - 1, reading = x->value.shape[1] - writing;
+    Var *inputs = op_slice_tokens(t, x, 0, writing);
+    Var *targets = op_slice_tokens(t, x, writing, reading);
+    tape_drop(t, x);
+    LactFast written = block_write(m, last, t, inputs);
+    Var *y = block_read(m, last, t, targets, written);
+    if (fast) {
+        *fast = written;
+    } else {
+        drop_fast(t, written);
+    }
+    return y;
+}
+
+static Var *run_block(const LactNvsPass *p, Tape *t, Var *x, LactFast *fast) {
+    if (p->index == p->model->config.layers - 1)
+        return block_last(p->model, t, x, p->writing, fast);
+    return block_forward(p->model, p->index, t, x, p->writing, fast);
+}
+
+static Var *block_pass(void *user, Tape *t, Var *x) {
+    return run_block(user, t, x, NULL);
+}
+
+/* ---- passes ------------------------------------------------------------------------------- */
+
+static Var *embed(const LactNvs *m, Tape *t, Var *tokens) {
+    Var *in = op_cast(t, tokens, tape_act(t));
+    Var *x = op_linear(t, in, m->input_w, NULL);
+    if (in != tokens) tape_drop(t, in);
+    Var *y = op_layernorm(t, x, m->input_norm_w, NULL, LAYER_EPS);
+    tape_drop(t, x);
+    return y;
+}
+
+/* x ends here. */
+static Var *decode(const LactNvs *m, Tape *t, Var *x) {
+    Var *u = op_layernorm(t, x, m->output_norm_w, NULL, LAYER_EPS);
+    tape_drop(t, x);
+    Var *z = op_linear(t, u, m->output_w, NULL);
+    tape_drop(t, u);
+    Var *wide = op_cast(t, z, DTYPE_F32);
+    if (wide != z) tape_drop(t, z);
+    Var *rgb = op_sigmoid(t, wide);
+    tape_drop(t, wide);
+    return rgb;
+}
+
+/* Tokens [B, V*l, 12 p^2] of at least `views` views. */
+static Status check_tokens(const LactNvs *m, Tensor x, int64_t views) {
+    const int64_t l = lact_nvs_view_tokens(m);
+    char text[64];
+    if (x.rank == 3 && x.dtype == DTYPE_F32 && x.shape[1] % l == 0 && x.shape[1] >= views * l &&
+        x.shape[2] == lact_nvs_token_size(m))
+        return STATUS_OK;
+    return status_set(STATUS_DATA,
+                      "LaCT-NVS: tokens are %s %s, expected F32 [B, views*%lld, %lld] of at least "
+                      "%lld views",
+                      tensor_shape_text(x, text, sizeof text), dtype_name(x.dtype), (long long)l,
+                      (long long)lact_nvs_token_size(m), (long long)views);
+}
+
+static Status store_fast(LactState *state, Tape *t, int64_t layer, LactFast fast) {
+    TRY(tape_status(t));
+    TRY(lact_state_store(state, layer, fast));
+    drop_fast(t, fast);
+    return STATUS_OK;
+}
+
+Var *lact_nvs_forward(LactNvs *m, Tape *t, Var *tokens, int64_t inputs, LactState *state) {
+    Status s = tape_status(t);
+    if (s == STATUS_OK && inputs < 1) s = status_set(STATUS_DATA, "LaCT-NVS: no input view");
+    if (s == STATUS_OK) s = check_tokens(m, tokens->value, inputs + 1);
+    if (s == STATUS_OK && state) s = lact_nvs_state_check(m, state);
+    const bool recompute = m->config.recompute && tape_recording(t);
+    if (s == STATUS_OK && state && recompute)
+        s = status_set(STATUS_USAGE, "LaCT-NVS: fast weights are not kept when blocks are computed "
+                                     "twice");
+    if (s != STATUS_OK) return tape_fail(t, s);
+    Var *x = embed(m, t, tokens);
+    for (int64_t i = 0; i < m->config.layers; i++) {
+        LactFast fast;
+        m->passes[i] = (LactNvsPass){m, i, inputs * lact_nvs_view_tokens(m)};
+        x = recompute ? tape_recompute(t, x, block_pass, &m->passes[i])
+                      : run_block(&m->passes[i], t, x, state ? &fast : NULL);
+        if (state && (s = store_fast(state, t, i, fast)) != STATUS_OK) return tape_fail(t, s);
+    }
+    return decode(m, t, x);
+}
+
+Status lact_reconstruct(LactNvs *m, Tape *t, Var *tokens, LactState *state) {
+    TRY(tape_status(t));
+    TRY(check_tokens(m, tokens->value, 1));
+    TRY(lact_nvs_state_check(m, state));
+    const int64_t writing = tokens->value.shape[1];
+    Var *x = embed(m, t, tokens);
+    const int64_t last = m->config.layers - 1;
+    for (int64_t i = 0; i < last; i++) {
+        LactFast fast;
+        x = block_forward(m, i, t, x, writing, &fast);
+        TRY(store_fast(state, t, i, fast));
+    }
+    return store_fast(state, t, last, block_write(m, last, t, x));
+}
+
+Var *lact_render(LactNvs *m, Tape *t, Var *tokens, const LactState *state) {
+    Status s = tape_status(t);
+    if (s == STATUS_OK) s = check_tokens(m, tokens->value, 1);
+    if (s == STATUS_OK) s = lact_nvs_state_check(m, state);
+    if (s == STATUS_OK && state->batch != tokens->value.shape[0])
+        s = status_set(STATUS_DATA, "LaCT-NVS: views of %lld scenes, the state holds %lld",
+                       (long long)tokens->value.shape[0], (long long)state->batch);
+    if (s != STATUS_OK) return tape_fail(t, s);
+    Var *x = embed(m, t, tokens);
+    for (int64_t i = 0; i < m->config.layers; i++)
+        x = block_read(m, i, t, x, lact_state_fast(state, t, i));
+    return decode(m, t, x);
+}
+
+/* ---- states ------------------------------------------------------------------------------- */
+
+Status lact_nvs_state_new(const LactNvs *m, Device *d, int64_t batch, LactState **out) {
+    const LactNvsConfig *c = &m->config;
+    const int64_t e = c->width / c->fast_heads;
+    return lact_state_new(d, c->layers, batch, c->fast_heads, e, e * c->inter_multi, out);
+}
+
+Status lact_nvs_state_check(const LactNvs *m, const LactState *s) {
+    const LactNvsConfig *c = &m->config;
+    const int64_t e = c->width / c->fast_heads, h = e * c->inter_multi;
+    if (s->layers == c->layers && s->heads == c->fast_heads && s->head_dim == e && s->hidden == h)
+        return STATUS_OK;
+    return status_set(
+        STATUS_DATA,
+        "fast weights are of %lld layers, %lld heads, %lld x %lld; the model has %lld "
+        "layers, %lld heads, %lld x %lld",
+        (long long)s->layers, (long long)s->heads, (long long)s->head_dim, (long long)s->hidden,
+        (long long)c->layers, (long long)c->fast_heads, (long long)e, (long long)h);
+}
