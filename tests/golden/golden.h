@@ -20,8 +20,9 @@ typedef struct Golden {
     const SafeFile *file;
     Device *device;
     GoldenPrecision precision;
-    DType act;           /* activations: BF16 or F32 */
-    unsigned char *seen; /* per tensor of the file */
+    DType act;            /* activations: BF16 or F32 */
+    unsigned char *seen;  /* per tensor of the file */
+    double f32_tolerance; /* largest F32 error that passes; 0: 1e-5 */
     int64_t checked, failed, skipped;
     double worst;
     char worst_name[256];
@@ -37,9 +38,11 @@ typedef struct GoldenKind {
 
 /* NULL-terminated. */
 extern const GoldenKind *const golden_kinds[];
-extern const GoldenKind golden_kind_vittt, golden_kind_image;
+extern const GoldenKind golden_kind_vittt, golden_kind_image, golden_kind_lact_layer,
+    golden_kind_lact_nvs;
 
-/* A tensor of the file in double precision; free with mem_free(values). */
+/* A tensor of the file in double precision; free with mem_free(values). Of more than four
+ * dimensions the first ones are folded into one. */
 typedef struct GoldenArray {
     double *values;
     int64_t count;
@@ -71,6 +74,11 @@ Status golden_compare_number(Golden *g, const char *name, double actual, double 
 /* 1e-3 of the largest norm among the tensors that start with `prefix`: gradients below it are
  * noise. */
 Status golden_gradient_floor(Golden *g, const char *prefix, double *floor);
+/* Every parameter's gradient against <prefix><name>. */
+Status golden_check_gradients(Golden *g, Params *p, const char *prefix, const char *form,
+                              double floor);
+/* sum(y * dy) as F32 [1]. */
+Var *golden_weighted_sum(Tape *t, Var *y, Tensor dy);
 /* Says aloud that the tensors starting with `prefix` are not checked; nothing when there are none.
  */
 void golden_skip(Golden *g, const char *prefix, const char *reason);

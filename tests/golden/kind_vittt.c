@@ -10,16 +10,6 @@ static bool recognise(const SafeFile *f) {
     return safetensors_meta(f, "ttt_heads") || safetensors_meta(f, "iso_heads");
 }
 
-Status golden_check_gradients(Golden *g, Params *p, const char *prefix, const char *form,
-                              double floor) {
-    for (int64_t i = 0; i < p->count; i++) {
-        char name[256];
-        snprintf(name, sizeof name, "%s%s", prefix, p->items[i]->name);
-        TRY(golden_compare(g, name, form, p->items[i]->var.grad, floor));
-    }
-    return STATUS_OK;
-}
-
 static Status run(Golden *g) {
     if (golden_has(g, "ttt.")) TRY(golden_run_vittt_mixer(g));
     if (golden_has(g, "iso.")) TRY(golden_run_vittt_model(g));

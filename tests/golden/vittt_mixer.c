@@ -17,16 +17,6 @@ typedef struct MixerRun {
     int64_t height, width;
 } MixerRun;
 
-/* sum(y * dy) as a product of a row and a column. */
-static Var *weighted_sum(Tape *t, Var *y, Tensor dy) {
-    const int64_t n = tensor_count(dy);
-    Var *wide = y->value.dtype == DTYPE_F32 ? y : op_cast(t, y, DTYPE_F32);
-    Var *row = op_view(t, wide, 2, (int64_t[]){1, n});
-    Var *column = op_view(t, tape_input(t, dy, "dy"), 2, (int64_t[]){n, 1});
-    Var *product = op_matmul(t, row, false, column, false, 1, DTYPE_F32);
-    return op_view(t, product, 1, (int64_t[]){1});
-}
-
 /* The inner gradients and fast weights, which only the base variant's vectors hold. */
 static Status compare_trace(MixerRun *r, const char *variant) {
     const struct {
@@ -60,7 +50,7 @@ static Status run_variant(MixerRun *r, const char *variant, VitttForm form) {
     TRY(golden_push(t, &r->dy, DTYPE_F32, &dy));
     Var *input = tape_input_grad(t, x, "x");
     Var *y = vittt_mixer_forward(&r->mixer, t, input, r->height, r->width);
-    Var *loss = weighted_sum(t, y, dy);
+    Var *loss = golden_weighted_sum(t, y, dy);
     TRY(tape_status(t));
     snprintf(name, sizeof name, "ttt.%s.y", variant);
     TRY(golden_compare(g, name, vittt_form_names[form], y->value, 0));
