@@ -85,21 +85,26 @@ Status view_load(const SceneSet *set, int64_t scene, int64_t frame, const ViewOp
     return STATUS_OK;
 }
 
+Status view_same_size(const SceneSet *set, const ViewSample *sample, int v, const int64_t first[2],
+                      const int64_t size[2]) {
+    char name[800];
+    if (size[0] == first[0] && size[1] == first[1]) return STATUS_OK;
+    return status_set(STATUS_DATA,
+                      "%s: %lldx%lld pixels, but frame %lld of the scene has %lldx%lld",
+                      scene_frame_name(set, sample->scene, sample->frames[v], name, sizeof name),
+                      (long long)size[0], (long long)size[1], (long long)sample->frames[0],
+                      (long long)first[0], (long long)first[1]);
+}
+
 Status view_load_sample(const SceneSet *set, const ViewSample *sample, const ViewOptions *o,
                         ViewScratch *scratch, uint8_t *pixels, ViewCamera *cameras) {
-    int64_t first[2], size[2], bytes = o->width * o->height * 3;
+    int64_t first[2] = {0, 0}, size[2], bytes = o->width * o->height * 3;
     int views = sample->inputs + sample->targets;
     for (int v = 0; v < views; v++) {
         TRY(view_load(set, sample->scene, sample->frames[v], o, scratch, pixels + v * bytes,
                       &cameras[v], size));
         if (v == 0) memcpy(first, size, sizeof first);
-        if (size[0] == first[0] && size[1] == first[1]) continue;
-        char name[800];
-        return status_set(
-            STATUS_DATA, "%s: %lldx%lld pixels, frame %lld of the scene has %lldx%lld",
-            scene_frame_name(set, sample->scene, sample->frames[v], name, sizeof name),
-            (long long)size[0], (long long)size[1], (long long)sample->frames[0],
-            (long long)first[0], (long long)first[1]);
+        TRY(view_same_size(set, sample, v, first, size));
     }
     return STATUS_OK;
 }

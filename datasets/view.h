@@ -56,8 +56,12 @@ typedef struct ViewSample {
     int64_t frames[VIEW_MAX];
 } ViewSample;
 
-/* All frames of a sample, pixels[inputs + targets, height, width, 3]. Pictures of differing sizes
- * are STATUS_DATA: their cameras cannot come from one video. */
+/* Whether view v of the sample is as large as the first: pictures of differing sizes are
+ * STATUS_DATA, since their cameras cannot come from one video. */
+Status view_same_size(const SceneSet *set, const ViewSample *sample, int v, const int64_t first[2],
+                      const int64_t size[2]);
+
+/* All frames of a sample, pixels[inputs + targets, height, width, 3]. */
 Status view_load_sample(const SceneSet *set, const ViewSample *sample, const ViewOptions *o,
                         ViewScratch *scratch, uint8_t *pixels, ViewCamera *cameras);
 
