@@ -85,6 +85,7 @@ Status score_pictures(const Picture *a, const Picture *b, const ScoreOptions *o,
     out->samples = out->width * out->height * a->colors;
     bool scaled = o->range == 1;
     double range = o->range > 0 && !scaled ? o->range : picture_full(a);
+    out->range = scaled ? 1 : range;
     double sum = sum_squares(a, b, o, out);
     double mse = sum / (double)out->samples;
     out->identical = sum == 0;

@@ -50,6 +50,7 @@ typedef struct Score {
     double mse;           /* in the unit of the range */
     double ssim;          /* NAN when not computed: not asked for, or a side is below SSIM_WINDOW */
     double squared_error; /* sum, in units of (range)^2: squared_error / samples = MSE / range^2 */
+    double range;         /* 255, 65535, 1, or as given */
     int64_t samples;
     int64_t width, height; /* what was scored, borders cut */
     int colors, bits;

@@ -4,6 +4,6 @@
 #include <stddef.h>
 
 const Command *const commands[] = {
-    &command_train, &command_eval, &command_classify, &command_inspect, &command_data_check,
-    &command_bench, NULL,
+    &command_train,      &command_eval, &command_classify, &command_inspect,
+    &command_data_check, &command_psnr, &command_bench,    NULL,
 };

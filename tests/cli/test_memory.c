@@ -115,6 +115,11 @@ static void test_data_check(void **state) {
 }
 
 /* Two class folders with one picture each, which the tear-down knows too. */
+static void test_psnr(void **state) {
+    (void)state;
+    FAIL_EACH("psnr", data, data, "--recursive", "--workers", "1", "--json");
+}
+
 static const char *const pictures[2][2] = {{"cat", "chelsea.png"}, {"sky", "rocket.jpg"}};
 
 static int set_up(void **state) {
@@ -154,6 +159,7 @@ int main(void) {
         cmocka_unit_test(test_classify),
         cmocka_unit_test(test_inspect),
         cmocka_unit_test(test_data_check),
+        cmocka_unit_test(test_psnr),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -49,6 +49,7 @@ static void the_range_is_explicit(void **state) {
     Score whole = score_of(grey(a, 2, 2, 8), grey(b, 2, 2, 8), plain);
     Score unit = score_of(grey(a, 2, 2, 8), grey(b, 2, 2, 8), (ScoreOptions){.range = 1});
     Score given = score_of(grey(a, 2, 2, 16), grey(b, 2, 2, 16), (ScoreOptions){.range = 1023});
+    assert_true(whole.range == 255 && unit.range == 1 && given.range == 1023);
     near(unit.psnr, whole.psnr, 1e-12);
     near(unit.mse, 4 / (255.0 * 255), 1e-15);
     near(given.psnr, 10 * log10(1023.0 * 1023 / 4), 1e-12);
