@@ -13,14 +13,36 @@
 
 /* ---- inner == 1: the vectors lie in memory one after the other ---- */
 
-static float row_product(const Tensor *a, const Tensor *b, int64_t at, int64_t width) {
-    float a_buffer[CHUNK], b_buffer[CHUNK], sum = 0.0f;
-    for (int64_t c = 0; c < width; c += CHUNK) {
-        const int64_t n = min_i64(CHUNK, width - c);
-        const float *x = values_read(a, at + c, n, a_buffer);
-        sum += vec_dot(x, a == b ? x : values_read(b, at + c, n, b_buffer), n);
-    }
-    return sum;
+/* The pieces below have at most CHUNK elements. */
+
+static float piece_product(const Tensor *a, const Tensor *b, int64_t at, int64_t n) {
+    float a_buffer[CHUNK], b_buffer[CHUNK];
+    const float *x = values_read(a, at, n, a_buffer);
+    return vec_dot(x, a == b ? x : values_read(b, at, n, b_buffer), n);
+}
+
+/* y = rate g */
+static void piece_scale(const Grad *y, const Tensor *g, int64_t at, int64_t n, float rate) {
+    float in_buffer[CHUNK], out_buffer[CHUNK];
+    const float *in = values_read(g, at, n, in_buffer);
+    float *out = values_target(y, at, out_buffer);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) out[i] = in[i] * rate;
+    values_write(y, at, n, out);
+}
+
+/* dg (+)= r dy - (r^2 dot / norm) g, r = 1/(norm + offset) */
+static void piece_slope(const Grad *dg, const Tensor *dy, const Tensor *g, int64_t at, int64_t n,
+                        float norm, float dot, float offset) {
+    float g_buffer[CHUNK], dy_buffer[CHUNK], out_buffer[CHUNK];
+    const float rate = 1.0f / (norm + offset);
+    const float back = norm > 0.0f ? rate * rate * dot / norm : 0.0f;
+    const float *in = values_read(g, at, n, g_buffer);
+    const float *gradient = values_read(dy, at, n, dy_buffer);
+    float *out = values_target(dg, at, out_buffer);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) out[i] = rate * gradient[i] - back * in[i];
+    values_write(dg, at, n, out);
 }
 
 static void rows_forward(Tensor y, float *norms, Tensor g, int64_t rows, int64_t width,
@@ -28,18 +50,9 @@ static void rows_forward(Tensor y, float *norms, Tensor g, int64_t rows, int64_t
     const Grad to = grad_set(y);
 #pragma omp parallel for schedule(static) if (rows * width >= PARALLEL_MIN)
     for (int64_t r = 0; r < rows; r++) {
-        float in_buffer[CHUNK], out_buffer[CHUNK];
-        const float norm = sqrtf(row_product(&g, &g, r * width, width));
-        const float rate = 1.0f / (norm + offset);
+        const float norm = sqrtf(piece_product(&g, &g, r * width, width));
         if (norms) norms[r] = norm;
-        for (int64_t c = 0; c < width; c += CHUNK) {
-            const int64_t n = min_i64(CHUNK, width - c), at = r * width + c;
-            const float *in = values_read(&g, at, n, in_buffer);
-            float *out = values_target(&to, at, out_buffer);
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++) out[i] = in[i] * rate;
-            values_write(&to, at, n, out);
-        }
+        piece_scale(&to, &g, r * width, width, 1.0f / (norm + offset));
     }
 }
 
@@ -47,20 +60,62 @@ static void rows_backward(Grad dg, Tensor dy, Tensor g, const float *norms, int6
                           int64_t width, float offset) {
 #pragma omp parallel for schedule(static) if (rows * width >= PARALLEL_MIN)
     for (int64_t r = 0; r < rows; r++) {
-        float g_buffer[CHUNK], dy_buffer[CHUNK], out_buffer[CHUNK];
-        const float rate = 1.0f / (norms[r] + offset);
-        const float dot = row_product(&g, &dy, r * width, width);
-        const float back = norms[r] > 0.0f ? rate * rate * dot / norms[r] : 0.0f;
-        for (int64_t c = 0; c < width; c += CHUNK) {
-            const int64_t n = min_i64(CHUNK, width - c), at = r * width + c;
-            const float *in = values_read(&g, at, n, g_buffer);
-            const float *gradient = values_read(&dy, at, n, dy_buffer);
-            float *out = values_target(&dg, at, out_buffer);
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++) out[i] = rate * gradient[i] - back * in[i];
-            values_write(&dg, at, n, out);
-        }
+        const float dot = piece_product(&g, &dy, r * width, width);
+        piece_slope(&dg, &dy, &g, r * width, width, norms[r], dot, offset);
     }
+}
+
+/* ---- inner == 1, long vectors, such as whole matrices: in pieces, so that a single one keeps
+ * several threads busy ---- */
+
+/* out[r] = inner product of row r of a and b. */
+static Status long_products(Device *d, const Tensor *a, const Tensor *b, int64_t rows,
+                            int64_t width, float *out) {
+    const int64_t pieces = div_up(width, CHUNK);
+    float *parts;
+    TRY(scratch_floats(d, rows * pieces, &parts));
+#pragma omp parallel for schedule(static) if (rows * width >= PARALLEL_MIN)
+    for (int64_t p = 0; p < rows * pieces; p++) {
+        const int64_t c = p % pieces * CHUNK;
+        parts[p] = piece_product(a, b, p / pieces * width + c, min_i64(CHUNK, width - c));
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        double sum = 0.0;
+        for (int64_t p = 0; p < pieces; p++) sum += (double)parts[r * pieces + p];
+        out[r] = (float)sum;
+    }
+    return STATUS_OK;
+}
+
+static Status long_forward(Device *d, Tensor y, float *norms, Tensor g, int64_t rows, int64_t width,
+                           float offset) {
+    const int64_t pieces = div_up(width, CHUNK);
+    const Grad to = grad_set(y);
+    float *norm = norms;
+    if (!norm) TRY(scratch_floats(d, rows, &norm));
+    TRY(long_products(d, &g, &g, rows, width, norm));
+    for (int64_t r = 0; r < rows; r++) norm[r] = sqrtf(norm[r]);
+#pragma omp parallel for schedule(static) if (rows * width >= PARALLEL_MIN)
+    for (int64_t p = 0; p < rows * pieces; p++) {
+        const int64_t r = p / pieces, c = p % pieces * CHUNK;
+        piece_scale(&to, &g, r * width + c, min_i64(CHUNK, width - c), 1.0f / (norm[r] + offset));
+    }
+    return STATUS_OK;
+}
+
+static Status long_backward(Device *d, Grad dg, Tensor dy, Tensor g, const float *norms,
+                            int64_t rows, int64_t width, float offset) {
+    const int64_t pieces = div_up(width, CHUNK);
+    float *dots;
+    TRY(scratch_floats(d, rows, &dots));
+    TRY(long_products(d, &g, &dy, rows, width, dots));
+#pragma omp parallel for schedule(static) if (rows * width >= PARALLEL_MIN)
+    for (int64_t p = 0; p < rows * pieces; p++) {
+        const int64_t r = p / pieces, c = p % pieces * CHUNK;
+        piece_slope(&dg, &dy, &g, r * width + c, min_i64(CHUNK, width - c), norms[r], dots[r],
+                    offset);
+    }
+    return STATUS_OK;
 }
 
 /* ---- inner > 1: columns side by side ---- */
@@ -127,23 +182,27 @@ static void columns_backward(Grad dg, Tensor dy, Tensor g, const float *norms, f
 /* ---- the slots ---- */
 
 Status softnorm_cpu(Device *d, Tensor y, Tensor norms, Tensor g, float offset) {
-    (void)d;
+    const int64_t rows = g.shape[0], width = g.shape[1];
     if (!act_dtype(g.dtype) || y.dtype != g.dtype) return refuse_dtype("softnorm", y.dtype);
-    if (g.shape[2] == 1)
-        rows_forward(y, norms.data, g, g.shape[0], g.shape[1], offset);
-    else
+    if (g.shape[2] > 1)
         columns_forward(y, norms.data, g, offset);
+    else if (width <= CHUNK)
+        rows_forward(y, norms.data, g, rows, width, offset);
+    else
+        return scratch_done(d, long_forward(d, y, norms.data, g, rows, width, offset));
     return STATUS_OK;
 }
 
 Status softnorm_backward_cpu(Device *d, Grad dg, Tensor dy, Tensor g, Tensor norms, float offset) {
-    (void)d;
+    const int64_t rows = g.shape[0], width = g.shape[1];
     if (!dg.t.data) return STATUS_OK;
     if (!act_dtype(g.dtype) || dy.dtype != g.dtype || !act_dtype(dg.t.dtype))
         return refuse_dtype("softnorm_backward", dy.dtype);
-    if (g.shape[2] == 1)
-        rows_backward(dg, dy, g, norms.data, g.shape[0], g.shape[1], offset);
-    else
+    if (g.shape[2] > 1)
         columns_backward(dg, dy, g, norms.data, offset);
+    else if (width <= CHUNK)
+        rows_backward(dg, dy, g, norms.data, rows, width, offset);
+    else
+        return scratch_done(d, long_backward(d, dg, dy, g, norms.data, rows, width, offset));
     return STATUS_OK;
 }

@@ -2,11 +2,16 @@
  * (vittt.md 2.1, 3.1), unit vectors of tokens and of weight columns (lact_nvs.md 3.3, 4).
  *
  * g [outer, reduce, inner]. inner > 1: a block takes 32 columns by 8 lanes over the reduced
- * dimension. inner == 1: a warp takes one vector.
+ * dimension. inner == 1: a warp takes one vector; of long ones, such as whole matrices, a block
+ * takes a part, in two launches.
  */
 #include "kernels/cuda/common.cuh"
 
-#define LANES 8
+#define LANES   8
+#define THREADS (32 * LANES)
+#define LONG    16384 /* elements of a vector that several blocks share */
+#define PART    4096  /* elements of a block's part at least */
+#define PARTS   256   /* most parts of one vector */
 
 /* ---- columns -------------------------------------------------------------------------------- */
 
@@ -116,7 +121,117 @@ __global__ void __launch_bounds__(32 * LANES)
     }
 }
 
+/* ---- long rows: grid.x parts of grid.y rows ------------------------------------------------- */
+
+/* Sum over the block, the same value in each thread. */
+static __device__ float block_sum(float x, float *shared) {
+    x = warp_sum(x);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+    __syncthreads();
+    float sum = 0;
+    for (int warp = 0; warp < LANES; warp++) sum += shared[warp];
+    return sum;
+}
+
+/* parts[row][part] = inner product of that part of a and b. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    long_products_kernel(float *parts, const T *a, const T *b, int64_t rows, int64_t width) {
+    __shared__ float shared[LANES];
+    for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+        const T *ra = a + row * width, *rb = b + row * width;
+        float sum = 0;
+        for (int64_t c = (int64_t)blockIdx.x * THREADS + threadIdx.x; c < width;
+             c += (int64_t)gridDim.x * THREADS)
+            sum += to_float(ra[c]) * to_float(rb[c]);
+        sum = block_sum(sum, shared);
+        if (threadIdx.x == 0) parts[row * gridDim.x + blockIdx.x] = sum;
+    }
+}
+
+/* Every block adds the row's parts in one order. */
+static __device__ float parts_sum(const float *parts, int64_t row, float *shared) {
+    float sum = 0;
+    for (int p = threadIdx.x; p < (int)gridDim.x; p += THREADS) sum += parts[row * gridDim.x + p];
+    return block_sum(sum, shared);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    long_scale_kernel(T *y, float *norms, const float *parts, const T *g, int64_t rows,
+                      int64_t width, float offset) {
+    __shared__ float shared[LANES];
+    for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+        const float n = sqrtf(parts_sum(parts, row, shared)), r = 1.0f / (n + offset);
+        for (int64_t c = (int64_t)blockIdx.x * THREADS + threadIdx.x; c < width;
+             c += (int64_t)gridDim.x * THREADS)
+            from_float(y + row * width + c, to_float(g[row * width + c]) * r);
+        if (norms && blockIdx.x == 0 && threadIdx.x == 0) norms[row] = n;
+    }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    long_slope_kernel(T *dg, bool add, const float *parts, const T *dy, const T *g,
+                      const float *norms, int64_t rows, int64_t width, float offset) {
+    __shared__ float shared[LANES];
+    for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+        const float t = parts_sum(parts, row, shared), n = norms[row], r = 1.0f / (n + offset);
+        const float back = n > 0 ? r * r * t / n : 0.0f;
+        for (int64_t c = (int64_t)blockIdx.x * THREADS + threadIdx.x; c < width;
+             c += (int64_t)gridDim.x * THREADS) {
+            const int64_t at = row * width + c;
+            float value[1] = {r * to_float(dy[at]) - back * to_float(g[at])};
+            pack_put<T, 1>(dg + at, value, add);
+        }
+    }
+}
+
+static dim3 long_grid(int64_t rows, int64_t width) {
+    const int64_t parts = ceil_div(width, PART);
+    return dim3((unsigned)(parts < PARTS ? parts : PARTS), (unsigned)(rows < 65535 ? rows : 65535));
+}
+
+/* Takes the parts from scratch and launches their kernel. */
+template <typename T>
+static Status long_products(Device *d, const T *a, const T *b, int64_t rows, int64_t width,
+                            float **parts) {
+    const dim3 grid = long_grid(rows, width);
+    TRY(scratch_take(d, sizeof(float) * rows * grid.x, (void **)parts));
+    scratch_done(d);
+    long_products_kernel<T><<<grid, THREADS, 0, stream_of(d)>>>(*parts, a, b, rows, width);
+    return STATUS_OK;
+}
+
+template <typename T>
+static Status long_forward(Device *d, Tensor y, Tensor norms, Tensor g, float offset) {
+    const int64_t rows = g.shape[0], width = g.shape[1];
+    const T *from = (const T *)g.data;
+    float *parts;
+    TRY(long_products<T>(d, from, from, rows, width, &parts));
+    long_scale_kernel<T><<<long_grid(rows, width), THREADS, 0, stream_of(d)>>>(
+        (T *)y.data, (float *)norms.data, parts, from, rows, width, offset);
+    return STATUS_OK;
+}
+
+template <typename T>
+static Status long_backward(Device *d, Grad dg, Tensor dy, Tensor g, Tensor norms, float offset) {
+    const int64_t rows = g.shape[0], width = g.shape[1];
+    const T *from = (const T *)g.data, *gradient = (const T *)dy.data;
+    float *parts;
+    TRY(long_products<T>(d, from, gradient, rows, width, &parts));
+    long_slope_kernel<T><<<long_grid(rows, width), THREADS, 0, stream_of(d)>>>(
+        (T *)dg.t.data, dg.add, parts, gradient, from, (const float *)norms.data, rows, width,
+        offset);
+    return STATUS_OK;
+}
+
 /* ---- the slots ------------------------------------------------------------------------------ */
+
+static bool is_long(Tensor g) {
+    return g.shape[2] == 1 && g.shape[1] >= LONG;
+}
 
 static dim3 columns_grid(int64_t outer, int64_t inner) {
     return dim3((unsigned)ceil_div(inner, 32), (unsigned)(outer < 65535 ? outer : 65535));
@@ -145,7 +260,8 @@ static void softnorm_launch(Device *d, Tensor y, Tensor norms, Tensor g, float o
 extern "C" Status softnorm_cuda(Device *d, Tensor y, Tensor norms, Tensor g, float offset) {
     if (tensor_count(g) == 0) return STATUS_OK;
     if (y.dtype != g.dtype) return refuse_dtype("softnorm", y.dtype);
-    WITH_ACT("softnorm", g.dtype, T, softnorm_launch<T>(d, y, norms, g, offset));
+    WITH_ACT("softnorm", g.dtype, T, if (is_long(g)) TRY(long_forward<T>(d, y, norms, g, offset));
+             else softnorm_launch<T>(d, y, norms, g, offset));
     return launched("softnorm");
 }
 
@@ -177,6 +293,7 @@ extern "C" Status softnorm_backward_cuda(Device *d, Grad dg, Tensor dy, Tensor g
     if (dy.dtype != g.dtype || dg.t.dtype != g.dtype)
         return refuse_dtype("softnorm_backward", dy.dtype);
     WITH_ACT("softnorm_backward", g.dtype, T,
-             softnorm_backward_launch<T>(d, dg, dy, g, norms, offset));
+             if (is_long(g)) TRY(long_backward<T>(d, dg, dy, g, norms, offset));
+             else softnorm_backward_launch<T>(d, dg, dy, g, norms, offset));
     return launched("softnorm_backward");
 }
