@@ -1,0 +1,551 @@
+/* The LaCT layer: Newton-Schulz against doubles, finite differences of every variant, identities of
+ * lact_nvs.md 3.5 and 9, fast weights as files, running out of memory. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "core/memory.h"
+#include "ttt/lact_state.h"
+#include "ttt/newton_schulz.h"
+#include "vittt_fixture.h"
+
+/* ---- Newton-Schulz -------------------------------------------------------------------------- */
+
+/* c = a b' in doubles; a [n,k], b [m,k]. */
+static void product_abt(const double *a, const double *b, int n, int m, int k, double *c) {
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < m; j++) {
+            double sum = 0;
+            for (int p = 0; p < k; p++) sum += a[i * k + p] * b[j * k + p];
+            c[i * m + j] = sum;
+        }
+}
+
+/* By the letter of lact_nvs.md 4.3, always with X X'; x [r,c] in place. */
+static void reference_newton_schulz(double *x, int r, int c, int steps) {
+    double *gram = malloc(sizeof *gram * (size_t)(r * r)),
+           *square = malloc(sizeof *gram * (size_t)(r * r));
+    double *next = malloc(sizeof *gram * (size_t)(r * c));
+    const double scale = norm_of(x, r * c) + 1e-7;
+    for (int i = 0; i < r * c; i++) x[i] /= scale;
+    for (int s = 0; s < steps; s++) {
+        product_abt(x, x, r, r, c, gram);
+        product_abt(gram, gram, r, r, r, square); /* symmetric */
+        for (int i = 0; i < r; i++)
+            for (int j = 0; j < c; j++) {
+                double sum = 3.4445 * x[i * c + j];
+                for (int p = 0; p < r; p++)
+                    sum += (-4.7750 * gram[i * r + p] + 2.0315 * square[i * r + p]) * x[p * c + j];
+                next[i * c + j] = sum;
+            }
+        memcpy(x, next, sizeof *x * (size_t)(r * c));
+    }
+    free(gram);
+    free(square);
+    free(next);
+}
+
+static void newton_schulz_against_doubles(void **state) {
+    (void)state;
+    const int sizes[][2] = {{8, 8}, {5, 13}, {13, 5}, {1, 7}, {7, 1}, {1, 1}, {33, 20}};
+    Device *d;
+    Tape *t;
+    check_ok(device_open("cpu", &d));
+    check_ok(tape_new(d, &t));
+    for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+        for (int steps = 0; steps <= NEWTON_SCHULZ_STEPS; steps += NEWTON_SCHULZ_STEPS) {
+            const int r = sizes[k][0], c = sizes[k][1];
+            const int64_t shape[] = {3, 2, r, c}, all = 6 * r * c;
+            float *g = malloc(sizeof *g * (size_t)all);
+            double *want = malloc(sizeof *want * (size_t)all);
+            fill_normal(g, all, k, 3);
+            for (int i = 0; i < r * c; i++) g[i] = 0; /* no gradient at all: X = 0, not NaN */
+            for (int64_t i = 0; i < all; i++) want[i] = (double)g[i];
+            for (int i = 0; i < 6; i++) reference_newton_schulz(want + i * r * c, r, c, steps);
+            tape_reset(t, false);
+            Var *x =
+                newton_schulz(t, tape_input(t, push_floats(t, g, DTYPE_F32, 4, shape), "G"), steps);
+            check_ok(tape_status(t));
+            double *got = pull_doubles(d, x->value);
+            assert_true(relative(got, want, all, 0) < 5e-6);
+            free(got);
+            free(want);
+            free(g);
+        }
+    }
+    tape_free(t);
+    device_close(d);
+}
+
+/* ---- a layer with random parameters --------------------------------------------------------- */
+
+typedef struct Layer {
+    Device *device;
+    Tape *tape;
+    Params params;
+    LactLayer lact;
+    int64_t batch, tokens, writing, width;
+    float *x, *dy;
+} Layer;
+
+static void layer_open(Layer *l, int64_t heads, int64_t inter_multi, const char *variant,
+                       DType act) {
+    LactVariant v;
+    *l = (Layer){.batch = 2, .tokens = 9, .writing = 6, .width = 8};
+    check_ok(device_open("cpu", &l->device));
+    params_init(&l->params, l->device);
+    check_ok(lact_variant_by_name(variant, &v));
+    check_ok(lact_register(&l->lact, &l->params, "f.", l->width, heads, inter_multi, v, 0.3f));
+    check_ok(params_build(&l->params, act, true));
+    for (int64_t i = 0; i < l->params.count; i++) {
+        Tensor master = l->params.items[i]->master;
+        float *values = malloc(tensor_bytes(master));
+        fill_normal(values, tensor_count(master), (uint64_t)i, 0.4);
+        check_ok(device_push(l->device, master, values));
+        free(values);
+    }
+    check_ok(params_refresh(&l->params));
+    check_ok(tape_new(l->device, &l->tape));
+    tape_set_act(l->tape, act);
+    const int64_t n = l->batch * l->tokens * l->width;
+    l->x = malloc(sizeof(float) * (size_t)n);
+    l->dy = malloc(sizeof(float) * (size_t)n);
+    fill_normal(l->x, n, 100, 1);
+    fill_normal(l->dy, n, 101, 1);
+}
+
+static void layer_close(Layer *l) {
+    free(l->x);
+    free(l->dy);
+    tape_free(l->tape);
+    params_free(&l->params);
+    device_close(l->device);
+}
+
+static int64_t layer_count(const Layer *l) {
+    return l->batch * l->tokens * l->width;
+}
+
+static Var *layer_input(Layer *l, const float *x, int64_t tokens) {
+    const int64_t shape[] = {l->batch, tokens, l->width};
+    return tape_input_grad(l->tape, push_floats(l->tape, x, tape_act(l->tape), 3, shape), "x");
+}
+
+/* y without recording. */
+static double *layer_infer(Layer *l, const float *x) {
+    tape_reset(l->tape, false);
+    Var *y = lact_forward(&l->lact, l->tape, layer_input(l, x, l->tokens), l->writing, NULL);
+    check_ok(tape_status(l->tape));
+    return pull_doubles(l->device, y->value);
+}
+
+/* sum(y dy) in doubles. */
+static double layer_loss(Layer *l) {
+    double *y = layer_infer(l, l->x), sum = 0;
+    for (int64_t i = 0; i < layer_count(l); i++) sum += y[i] * (double)l->dy[i];
+    free(y);
+    return sum;
+}
+
+static void layer_backward(Layer *l, Var **input) {
+    Tape *t = l->tape;
+    params_begin_step(&l->params);
+    tape_reset(t, true);
+    *input = layer_input(l, l->x, l->tokens);
+    const int64_t shape[] = {l->batch, l->tokens, l->width};
+    Tensor dy = push_floats(t, l->dy, DTYPE_F32, 3, shape);
+    Var *y = lact_forward(&l->lact, t, *input, l->writing, NULL);
+    check_ok(tape_backward(t, sum_of_products(t, y, dy), 1));
+    check_ok(params_finish_grads(&l->params));
+}
+
+static void move(float *to, const float *from, const float *direction, int64_t n, double by) {
+    for (int64_t i = 0; i < n; i++) to[i] = from[i] + (float)by * direction[i];
+}
+
+/* Derivative along `direction`, from values one step to either side; *at is put back. */
+static double slope_along(Layer *l, float *at, const float *direction, int64_t n) {
+    const double h = 3e-4;
+    float *kept = malloc(sizeof *kept * (size_t)n);
+    memcpy(kept, at, sizeof *kept * (size_t)n);
+    move(at, kept, direction, n, h);
+    check_ok(params_refresh(&l->params));
+    double slope = layer_loss(l);
+    move(at, kept, direction, n, -h);
+    check_ok(params_refresh(&l->params));
+    slope = (slope - layer_loss(l)) / (2 * h);
+    memcpy(at, kept, sizeof *kept * (size_t)n);
+    check_ok(params_refresh(&l->params));
+    free(kept);
+    return slope;
+}
+
+static void check_slope(Layer *l, const char *what, float *at, const double *gradient, int64_t n,
+                        uint64_t stream) {
+    float *direction = malloc(sizeof *direction * (size_t)n);
+    double want = 0;
+    fill_normal(direction, n, stream, 1);
+    for (int64_t i = 0; i < n; i++) want += gradient[i] * (double)direction[i];
+    const double got = slope_along(l, at, direction, n);
+    /* against the size that the sum can have; below it, F32 noise of the loss over the step */
+    const double scale = norm_of(gradient, n) + 0.5;
+    if (!(fabs(got - want) < 0.01 * scale))
+        print_error("%s: tape %g, difference %g, scale %g\n", what, want, got, scale);
+    assert_true(fabs(got - want) < 0.01 * scale);
+    free(direction);
+}
+
+/* The column norms of a written weight are constants to the tape, not to a difference: there the
+ * golden vectors stand in. */
+static bool has_constant(const LactLayer *m, int param) {
+    return param < 3 && !m->variant.no_weight_norm && (param == 1 || !m->variant.only_w1);
+}
+
+static void gradients_are_slopes(void **state) {
+    (void)state;
+    for (int i = 0; lact_variant_name(i); i++) {
+        Layer l;
+        layer_open(&l, 2, 1 + (i == 0), lact_variant_name(i), DTYPE_F32);
+        Var *input;
+        layer_backward(&l, &input);
+        double *gradients[9];
+        gradients[8] = pull_doubles(l.device, input->grad);
+        for (int k = 0; k < 8; k++)
+            gradients[k] = pull_doubles(l.device, l.params.items[k]->var.grad);
+        char name[64];
+        for (int k = 0; k < 8; k++) {
+            Param *p = l.params.items[k];
+            if (has_constant(&l.lact, k)) continue;
+            snprintf(name, sizeof name, "%s %s", lact_variant_name(i), p->name);
+            check_slope(&l, name, p->master.data, gradients[k], tensor_count(p->master),
+                        (uint64_t)(200 + k));
+        }
+        snprintf(name, sizeof name, "%s x", lact_variant_name(i));
+        check_slope(&l, name, l.x, gradients[8], layer_count(&l), 300);
+        for (int k = 0; k < 9; k++) free(gradients[k]);
+        layer_close(&l);
+    }
+}
+
+/* ---- identities ----------------------------------------------------------------------------- */
+
+static void write_then_read_is_forward(void **state) {
+    (void)state;
+    for (int i = 0; lact_variant_name(i); i++) {
+        for (int recording = 0; recording < 2; recording++) {
+            Layer l;
+            layer_open(&l, 2, 1, lact_variant_name(i), DTYPE_F32);
+            double *whole = layer_infer(&l, l.x);
+            Tape *t = l.tape;
+            tape_reset(t, recording);
+            Var *x = layer_input(&l, l.x, l.tokens);
+            Var *writers = op_slice_tokens(t, x, 0, l.writing);
+            LactFast fast = lact_write(&l.lact, t, writers);
+            Var *y = lact_read(&l.lact, t, x, fast);
+            check_ok(tape_status(t));
+            double *parts = pull_doubles(l.device, y->value);
+            assert_true(relative(parts, whole, layer_count(&l), 0) < 2e-6);
+            free(parts);
+            free(whole);
+            layer_close(&l);
+        }
+    }
+}
+
+/* Guards against a switch that nobody reads; V5 is V4 (no momentum to leave out). */
+static void variants_differ(void **state) {
+    (void)state;
+    enum { MOST = 16 };
+    double *y[MOST];
+    int n = 0;
+    Layer l;
+    layer_open(&l, 2, 1, "base", DTYPE_F32);
+    for (; lact_variant_name(n); n++) {
+        assert_true(n < MOST);
+        check_ok(lact_variant_by_name(lact_variant_name(n), &l.lact.variant));
+        y[n] = layer_infer(&l, l.x);
+    }
+    assert_int_equal(n, 9);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++) {
+            const bool equal = i == 5 && j == 4;
+            const double apart = relative(y[i], y[j], layer_count(&l), 0);
+            assert_true(equal ? apart == 0 : apart > 1e-4);
+        }
+    for (int i = 0; i < n; i++) free(y[i]);
+    layer_close(&l);
+}
+
+/* Readers do not reach each other, samples do not mix, and the order of writers is nothing. */
+static void who_writes_and_who_reads(void **state) {
+    (void)state;
+    Layer l;
+    layer_open(&l, 2, 2, "base", DTYPE_F32);
+    const int64_t row = l.tokens * l.width, n = layer_count(&l);
+    double *before = layer_infer(&l, l.x);
+    float *x = malloc(sizeof *x * (size_t)n);
+    memcpy(x, l.x, sizeof *x * (size_t)n);
+    for (int64_t k = 0; k < l.width; k++) x[(l.tokens - 1) * l.width + k] += 1; /* last reader */
+    double *after = layer_infer(&l, x);
+    assert_true(relative(after, before, row - l.width, 0) < 1e-6);
+    assert_true(relative(after + row - l.width, before + row - l.width, l.width, 0) > 1e-2);
+    assert_true(relative(after + row, before + row, row, 0) < 1e-6);
+    free(after);
+    memcpy(x, l.x, sizeof *x * (size_t)n);
+    for (int64_t k = 0; k < l.width; k++) { /* two writers of sample 0 change places */
+        x[k] = l.x[3 * l.width + k];
+        x[3 * l.width + k] = l.x[k];
+    }
+    after = layer_infer(&l, x);
+    assert_true(relative(after + l.width, before + l.width, 2 * l.width, 0) < 1e-4);
+    assert_true(relative(after + 4 * l.width, before + 4 * l.width, row - 4 * l.width, 0) < 1e-4);
+    free(after);
+    free(before);
+    free(x);
+    layer_close(&l);
+}
+
+/* Tokens of zero have no keys and write nothing; a column of zeros in W stays zero. */
+static void zeros_are_harmless(void **state) {
+    (void)state;
+    for (int i = 0; lact_variant_name(i); i++) {
+        Layer l;
+        layer_open(&l, 2, 1, lact_variant_name(i), DTYPE_F32);
+        memset(l.x, 0, sizeof *l.x * (size_t)layer_count(&l));
+        float *w = params_find(&l.params, "f.w1")->master.data;
+        for (int r = 0; r < 4; r++) w[4 * r + 1] = 0;
+        Var *input;
+        layer_backward(&l, &input);
+        check_ok(params_check_finite(&l.params));
+        double *dx = pull_doubles(l.device, input->grad);
+        for (int64_t k = 0; k < layer_count(&l); k++) assert_true(isfinite(dx[k]));
+        free(dx);
+        layer_close(&l);
+    }
+}
+
+/* Products in BF16, the inner step in F32. */
+static void bf16_is_close(void **state) {
+    (void)state;
+    Layer f32, bf16;
+    layer_open(&f32, 2, 2, "base", DTYPE_F32);
+    layer_open(&bf16, 2, 2, "base", DTYPE_BF16);
+    double *a = layer_infer(&f32, f32.x), *b = layer_infer(&bf16, bf16.x);
+    assert_true(relative(b, a, layer_count(&f32), 0) < 5e-2);
+    Var *input;
+    layer_backward(&bf16, &input);
+    check_ok(tape_status(bf16.tape));
+    free(a);
+    free(b);
+    layer_close(&f32);
+    layer_close(&bf16);
+}
+
+/* Without recording nothing but x and y stays in the arena. */
+static void inference_gives_memory_back(void **state) {
+    (void)state;
+    for (int i = 0; lact_variant_name(i); i++) {
+        Layer l;
+        layer_open(&l, 2, 1, lact_variant_name(i), DTYPE_F32);
+        free(layer_infer(&l, l.x));
+        const size_t one = ((size_t)layer_count(&l) * sizeof(float) + 255) / 256 * 256;
+        if (l.device->step.used > 2 * one)
+            print_error("%s: %zu bytes left\n", lact_variant_name(i),
+                        l.device->step.used - 2 * one);
+        assert_true(l.device->step.used <= 2 * one);
+        layer_close(&l);
+    }
+}
+
+static void names_and_mistakes(void **state) {
+    (void)state;
+    LactVariant v;
+    check_ok(lact_variant_by_name("V6", &v));
+    assert_true(v.only_w1 && v.no_weight_norm && v.linear && v.unit_rate && v.no_muon);
+    assert_int_equal(lact_variant_by_name("ascend", &v), STATUS_USAGE);
+    assert_non_null(strstr(status_message(), "did you mean 'ascent'"));
+    assert_int_equal(lact_variant_by_name("qqqqqqqqqqq", &v), STATUS_USAGE);
+    assert_non_null(strstr(status_message(), "query_is_key"));
+    assert_null(lact_variant_name(-1));
+    Layer l;
+    layer_open(&l, 2, 1, "query_is_key", DTYPE_F32);
+    assert_int_equal(l.lact.qkv_w->value.shape[0], 2 * l.width); /* k and v rows only */
+    tape_reset(l.tape, false);
+    lact_forward(&l.lact, l.tape, layer_input(&l, l.x, l.tokens), l.tokens + 1, NULL);
+    assert_int_equal(tape_status(l.tape), STATUS_DATA);
+    assert_non_null(strstr(status_message(), "10 writing tokens"));
+    LactLayer other;
+    check_ok(lact_variant_by_name("V3", &v));
+    assert_int_equal(lact_register(&other, &l.params, "b.", 8, 2, 2, v, 1), STATUS_USAGE);
+    assert_non_null(strstr(status_message(), "need inter_multi 1"));
+    assert_int_equal(lact_register(&other, &l.params, "b.", 8, 3, 1, v, 1), STATUS_USAGE);
+    assert_non_null(strstr(status_message(), "not a multiple of 3 heads"));
+    layer_close(&l);
+}
+
+/* ---- fast weights as a value ---------------------------------------------------------------- */
+
+static void fill_state(LactState *s) {
+    for (int64_t i = 0; i < s->layers; i++)
+        for (int j = 0; j < 3; j++) {
+            Tensor w = lact_state_tensor(s, i, j);
+            fill_normal(w.data, tensor_count(w), (uint64_t)(3 * i + j), 1);
+        }
+}
+
+static void states_survive_a_file(void **state) {
+    (void)state;
+    char path[] = "/tmp/ttv-state-XXXXXX.safetensors";
+    close(mkstemps(path, 12));
+    Device *d;
+    LactState *s, *back;
+    SafeFile *f;
+    const SafeMeta meta[] = {{"what", "a test"}};
+    check_ok(device_open("cpu", &d));
+    check_ok(lact_state_new(d, 2, 3, 2, 4, 5, &s));
+    fill_state(s);
+    check_ok(lact_state_save(s, path, meta, 1));
+    check_ok(safetensors_open(path, &f));
+    assert_string_equal(safetensors_meta(f, "what"), "a test");
+    assert_int_equal(safetensors_find(f, "layers.1.w1")->shape[2], 5);
+    check_ok(lact_state_load(d, f, &back));
+    safetensors_close(f);
+    assert_true(back->layers == 2 && back->batch == 3 && back->heads == 2);
+    for (int64_t i = 0; i < 6; i++) {
+        Tensor a = lact_state_tensor(s, i / 3, (int)(i % 3));
+        Tensor b = lact_state_tensor(back, i / 3, (int)(i % 3));
+        assert_true(tensor_same_shape(a, b));
+        assert_memory_equal(a.data, b.data, tensor_bytes(a));
+    }
+    lact_state_free(back);
+    ((float *)lact_state_tensor(s, 1, 2).data)[7] = NAN;
+    check_ok(lact_state_save(s, path, NULL, 0));
+    check_ok(safetensors_open(path, &f));
+    assert_int_equal(lact_state_load(d, f, &back), STATUS_DATA);
+    assert_non_null(strstr(status_message(), "'layers.1.w2' holds a value that is not finite"));
+    safetensors_close(f);
+    lact_state_free(s);
+    unlink(path);
+    device_close(d);
+}
+
+static void wrong_state_files_are_refused(void **state) {
+    (void)state;
+    char path[] = "/tmp/ttv-state-XXXXXX.safetensors";
+    close(mkstemps(path, 12));
+    Device *d;
+    LactState *s;
+    float zero[64] = {0};
+    check_ok(device_open("cpu", &d));
+    const Tensor w0 = tensor_4d(zero, DTYPE_F32, 1, 1, 2, 3),
+                 w1 = tensor_4d(zero, DTYPE_F32, 1, 1, 3, 2);
+    const struct {
+        SafeItem items[3];
+        const char *message;
+    } files[] = {
+        {{{"a", w0}, {"b", w0}, {"c", w0}}, "no fast weights"},
+        {{{"layers.0.w0", tensor_2d(zero, DTYPE_F32, 2, 3)},
+          {"layers.0.w1", w1},
+          {"layers.0.w2", w0}},
+         "rank 2"},
+        {{{"layers.0.w0", w0}, {"layers.0.w1", w0}, {"layers.0.w2", w0}},
+         "'layers.0.w1' has another shape than [1, 1, 3, 2]"},
+        {{{"layers.0.w0", w0}, {"layers.0.w1", w1}, {"layers.0.w3", w0}},
+         "'layers.0.w2' is missing"},
+    };
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        SafeFile *f;
+        check_ok(safetensors_write(path, files[i].items, 3, NULL, 0));
+        check_ok(safetensors_open(path, &f));
+        assert_int_equal(lact_state_load(d, f, &s), STATUS_DATA);
+        if (!strstr(status_message(), files[i].message)) print_error("%s\n", status_message());
+        assert_non_null(strstr(status_message(), files[i].message));
+        safetensors_close(f);
+    }
+    assert_int_equal(lact_state_new(d, 0, 1, 1, 1, 1, &s), STATUS_USAGE);
+    unlink(path);
+    device_close(d);
+}
+
+/* ---- out of memory -------------------------------------------------------------------------- */
+
+static void a_pass_may_run_out_of_memory(void **state) {
+    (void)state;
+    const char *const names[] = {"base", "V6"};
+    for (int i = 0; i < 2; i++) {
+        int refused = 0;
+        for (int64_t n = 1;; n++) {
+            Layer l;
+            layer_open(&l, 2, 1, names[i], DTYPE_F32);
+            tape_reset(l.tape, true);
+            Var *x = layer_input(&l, l.x, l.tokens);
+            mem_fail_at(n);
+            lact_forward(&l.lact, l.tape, x, l.writing, NULL);
+            const Status s = tape_status(l.tape);
+            const bool failed = !mem_fail_pending();
+            mem_fail_at(0);
+            assert_true(s == STATUS_OK || (failed && s == STATUS_MEMORY));
+            refused += s == STATUS_MEMORY;
+            layer_close(&l);
+            if (!failed) break;
+        }
+        assert_true(refused > 0);
+    }
+}
+
+static void a_state_may_run_out_of_memory(void **state) {
+    (void)state;
+    char path[] = "/tmp/ttv-state-XXXXXX.safetensors";
+    close(mkstemps(path, 12));
+    Device *d;
+    LactState *s;
+    check_ok(device_open("cpu", &d));
+    check_ok(lact_state_new(d, 1, 1, 1, 2, 2, &s));
+    fill_state(s);
+    check_ok(lact_state_save(s, path, NULL, 0));
+    SafeFile *f;
+    check_ok(safetensors_open(path, &f));
+    const int64_t alive = mem_live();
+    int refused = 0;
+    for (int64_t n = 1, failed = 1; failed; n++) {
+        LactState *back = NULL;
+        mem_fail_at(n);
+        Status status = lact_state_load(d, f, &back);
+        if (status == STATUS_OK) status = lact_state_save(back, path, NULL, 0);
+        failed = !mem_fail_pending();
+        mem_fail_at(0);
+        refused += status == STATUS_MEMORY;
+        lact_state_free(back);
+        assert_int_equal(mem_live(), alive);
+    }
+    assert_true(refused >= 8);
+    safetensors_close(f);
+    lact_state_free(s);
+    unlink(path);
+    device_close(d);
+}
+
+int main(void) {
+    device_set_threads(1); /* tiny products: a second thread is only waited for */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(newton_schulz_against_doubles),
+        cmocka_unit_test(gradients_are_slopes),
+        cmocka_unit_test(write_then_read_is_forward),
+        cmocka_unit_test(variants_differ),
+        cmocka_unit_test(who_writes_and_who_reads),
+        cmocka_unit_test(zeros_are_harmless),
+        cmocka_unit_test(bf16_is_close),
+        cmocka_unit_test(inference_gives_memory_back),
+        cmocka_unit_test(names_and_mistakes),
+        cmocka_unit_test(states_survive_a_file),
+        cmocka_unit_test(wrong_state_files_are_refused),
+        cmocka_unit_test(a_pass_may_run_out_of_memory),
+        cmocka_unit_test(a_state_may_run_out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
