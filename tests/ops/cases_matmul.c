@@ -172,5 +172,11 @@ const OpCase cases_matmul[] = {
     {"linear_dw", linear_dw_body, {6272, 192, 768}, IN_BOTH | ONLY_BENCH, 0},
     {"linear_dw", linear_dw_body, {6272, 768, 192}, IN_BOTH | ONLY_BENCH, 0},
     {"matmul", matmul_body, {1024, 1024, 1024, 1, 1, 0, 8, 0}, IN_BOTH | ONLY_BENCH, 0},
+    {"matmul", matmul_body, {768, 768, 768, 1, 1, 0, 2, 0}, IN_F32 | ONLY_BENCH, 0},
+    {"matmul", matmul_body, {768, 768, 768, 3, 1, 7, 2, 0}, IN_F32 | ONLY_BENCH, 0},
+    {"matmul", matmul_body, {256, 256, 256, 3, 1, 7, 2, 0}, IN_F32 | ONLY_BENCH, 0},
+    {"matmul", matmul_body, {128, 128, 128, 3, 2, 63, 2, 0}, IN_F32 | ONLY_BENCH, 0},
+    {"matmul", matmul_body, {64, 64, 64, 3, 4, 63, 0, 0}, IN_F32 | ONLY_BENCH, 0},
+    {"matmul", matmul_body, {256, 256, 64, 8, 12, 63, 2, 0}, IN_BOTH | ONLY_BENCH, 0},
     {0},
 };

@@ -42,6 +42,20 @@ static double sigma_exact(double x) {
     return 1.0 / (1.0 + exp(-x));
 }
 
+static float dsigma_f(float x) {
+    return dsigma_value(x);
+}
+static double dsigma_exact(double x) {
+    const double e = exp(-fabs(x));
+    return e / ((1.0 + e) * (1.0 + e));
+}
+static float softplus_f(float x) {
+    return softplus_value(x);
+}
+static double softplus_exact(double x) {
+    return fmax(x, 0.0) + log1p(exp(-fabs(x)));
+}
+
 static void exp_is_accurate(void **state) {
     (void)state;
     assert_true(worst(exp_f, exp, -87.0f, 88.0f) <= 2.0);
@@ -76,6 +90,19 @@ static void sigma_is_accurate(void **state) {
     assert_true(dgelu_value(-1000.0f) == 0.0f);
 }
 
+static void sigma_kin_is_accurate(void **state) {
+    (void)state;
+    assert_true(worst(dsigma_f, dsigma_exact, -80.0f, 80.0f) <= 6.0);
+    assert_true(dsigma_value(0.0f) == 0.25f);
+    assert_true(dsigma_value(1000.0f) == 0.0f && dsigma_value(-1000.0f) == 0.0f);
+    assert_true(worst(softplus_f, softplus_exact, -80.0f, 80.0f) <= 6.0);
+    assert_true(worst(softplus_f, softplus_exact, -2.0f, 2.0f) <= 6.0);
+    assert_true(softplus_value(1000.0f) == 1000.0f);
+    assert_true(softplus_value(-1000.0f) == 0.0f);
+    assert_true(softplus_value(INFINITY) == INFINITY);
+    assert_true(isnan(softplus_value(NAN)));
+}
+
 /* Every upper half with lower halves around the ties, against core's conversion. */
 static void bf16_rounds_like_core(void **state) {
     (void)state;
@@ -99,9 +126,8 @@ static void bf16_rounds_like_core(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exp_is_accurate),
-        cmocka_unit_test(erf_is_accurate),
-        cmocka_unit_test(sigma_is_accurate),
+        cmocka_unit_test(exp_is_accurate),       cmocka_unit_test(erf_is_accurate),
+        cmocka_unit_test(sigma_is_accurate),     cmocka_unit_test(sigma_kin_is_accurate),
         cmocka_unit_test(bf16_rounds_like_core),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
