@@ -1,6 +1,7 @@
-# Libraries by Debian 12 package: libpng-dev libjpeg62-turbo-dev libinih-dev libcjson-dev libdnnl-dev
+# Libraries by Debian 12 package: libpng-dev zlib1g-dev libjpeg62-turbo-dev libinih-dev libcjson-dev libdnnl-dev
 # (or libopenblas-dev); scripts/install_packages.sh installs them.
 find_package(PNG REQUIRED)
+find_package(ZLIB REQUIRED)
 find_package(JPEG REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS C)
 set(THREADS_PREFER_PTHREAD_FLAG ON)

@@ -2,7 +2,7 @@
 # Installs the Debian 12 packages that ttv is built and tested with; does nothing when all are there.
 # --build-only leaves out what only the tests and CI need.
 set -eu
-build="build-essential cmake ninja-build pkg-config git libpng-dev libjpeg62-turbo-dev libinih-dev libcjson-dev libdnnl-dev"
+build="build-essential cmake ninja-build pkg-config git libpng-dev zlib1g-dev libjpeg62-turbo-dev libinih-dev libcjson-dev libdnnl-dev"
 tests="libcmocka-dev libopenblas-dev clang-format python3"
 [ "${1:-}" = "--build-only" ] && wanted="$build" || wanted="$build $tests"
 missing=""
