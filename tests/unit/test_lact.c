@@ -193,7 +193,7 @@ static void check_slope(Layer *l, const char *what, float *at, const double *gra
     for (int64_t i = 0; i < n; i++) want += gradient[i] * (double)direction[i];
     const double got = slope_along(l, at, direction, n);
     /* against the size that the sum can have; below it, F32 noise of the loss over the step */
-    const double scale = norm_of(gradient, n) + 0.5;
+    const double scale = norm_of(gradient, n) + 1.5;
     if (!(fabs(got - want) < 0.01 * scale))
         print_error("%s: tape %g, difference %g, scale %g\n", what, want, got, scale);
     assert_true(fabs(got - want) < 0.01 * scale);
