@@ -1,6 +1,7 @@
 /* SSIM with scikit-image's Gaussian settings. Only pixels whose whole window lies inside count, so
  * the edges of the filter never matter. */
 #include <math.h>
+#include <string.h>
 
 #include "core/memory.h"
 #include "datasets/score_internal.h"
@@ -25,33 +26,43 @@ static void gaussian(double *weights) {
     for (int i = 0; i < SSIM_WINDOW; i++) weights[i] /= sum;
 }
 
-/* One row of products into the ring, filtered along x. `line` is [MAPS, width]. */
-static void filter_row(const Ssim *s, const double *line, int64_t y) {
-    double *to = s->rows + (y % SSIM_WINDOW) * MAPS * s->width;
-    for (int m = 0; m < MAPS; m++) {
-        const double *from = line + m * s->width;
-        for (int64_t x = 0; x + SSIM_WINDOW <= s->width; x++) {
-            double sum = 0;
-            for (int i = 0; i < SSIM_WINDOW; i++) sum += s->weights[i] * from[x + i];
-            to[m * s->width + x] = sum;
-        }
+/* to[x] = sum over i of weights[i] * from[i][x]: tap by tap over all of the row, which vectorises.
+ */
+static void add_taps(const double *weights, const double *const *from, int64_t n, double *to) {
+    memset(to, 0, (size_t)n * sizeof *to);
+    for (int i = 0; i < SSIM_WINDOW; i++) {
+        const double weight = weights[i], *tap = from[i];
+        for (int64_t x = 0; x < n; x++) to[x] += weight * tap[x];
     }
 }
 
-/* Sum of SSIM over the row of windows whose last row is y. */
-static double window_row(const Ssim *s, int64_t y) {
+static double *ring_row(const Ssim *s, int64_t y, int map) {
+    return s->rows + ((y % SSIM_WINDOW) * MAPS + map) * s->width;
+}
+
+/* One row of products into the ring, filtered along x. `line` is [MAPS, width]. */
+static void filter_row(const Ssim *s, const double *line, int64_t y) {
+    for (int m = 0; m < MAPS; m++) {
+        const double *taps[SSIM_WINDOW];
+        for (int i = 0; i < SSIM_WINDOW; i++) taps[i] = line + m * s->width + i;
+        add_taps(s->weights, taps, s->width - SSIM_WINDOW + 1, ring_row(s, y, m));
+    }
+}
+
+/* Sum of SSIM over the row of windows whose last row is y. `line` is overwritten with the means. */
+static double window_row(const Ssim *s, int64_t y, double *line) {
+    const int64_t n = s->width - SSIM_WINDOW + 1;
+    for (int m = 0; m < MAPS; m++) {
+        const double *taps[SSIM_WINDOW];
+        for (int i = 0; i < SSIM_WINDOW; i++) taps[i] = ring_row(s, y - SSIM_WINDOW + 1 + i, m);
+        add_taps(s->weights, taps, n, line + m * s->width);
+    }
     double total = 0;
-    for (int64_t x = 0; x + SSIM_WINDOW <= s->width; x++) {
-        double mean[MAPS] = {0};
-        for (int i = 0; i < SSIM_WINDOW; i++) {
-            const double *row =
-                s->rows + ((y - SSIM_WINDOW + 1 + i) % SSIM_WINDOW) * MAPS * s->width;
-            for (int m = 0; m < MAPS; m++) mean[m] += s->weights[i] * row[m * s->width + x];
-        }
-        double ua = mean[0], ub = mean[1];
-        double va = s->covariance * (mean[2] - ua * ua);
-        double vb = s->covariance * (mean[3] - ub * ub);
-        double vab = s->covariance * (mean[4] - ua * ub);
+    for (int64_t x = 0; x < n; x++) {
+        double ua = line[x], ub = line[s->width + x];
+        double va = s->covariance * (line[2 * s->width + x] - ua * ua);
+        double vb = s->covariance * (line[3 * s->width + x] - ub * ub);
+        double vab = s->covariance * (line[4 * s->width + x] - ua * ub);
         total += (2 * ua * ub + s->c1) * (2 * vab + s->c2) /
                  ((ua * ua + ub * ub + s->c1) * (va + vb + s->c2));
     }
@@ -89,7 +100,7 @@ Status ssim_of(const Picture *a, const Picture *b, const ScoreOptions *o, double
         for (int64_t y = 0; y < s.height; y++) {
             fill_line(a, b, o, y, c, s.width, line);
             filter_row(&s, line, y);
-            if (y + 1 >= SSIM_WINDOW) total += window_row(&s, y);
+            if (y + 1 >= SSIM_WINDOW) total += window_row(&s, y, line);
         }
     }
     int64_t windows = (s.width - SSIM_WINDOW + 1) * (s.height - SSIM_WINDOW + 1) * a->colors;
