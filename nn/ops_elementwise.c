@@ -154,6 +154,7 @@ Var *op_view(Tape *t, Var *x, int rank, const int64_t *shape) {
 }
 
 Var *op_detach(Tape *t, Var *x) {
+    if (!op_ready(t, "detach", 1, &x)) return tape_poison(t);
     Var *y = tape_view(t, x, x->value.rank, x->value.shape);
     if (!tape_poison(t)) y->wants_grad = false;
     return y;
