@@ -29,8 +29,8 @@ Var *op_detach(Tape *t, Var *x);
 Var *op_matmul(Tape *t, Var *a, bool ta, Var *b, bool tb, float alpha, DType out);
 /* x [..., I] w [O, I]' + b [O] (b may be NULL). */
 Var *op_linear(Tape *t, Var *x, Var *w, Var *b);
-/* gelu(x w1' + b1) w2' + b2: one node, so that backends fuse bias, GELU and dGELU into the
- * products. */
+/* gelu(x w1' + b1) w2' + b2, biases optional: one node, so that backends fuse bias, GELU and dGELU
+ * into the products. */
 Var *op_mlp(Tape *t, Var *x, Var *w1, Var *b1, Var *w2, Var *b2);
 
 /* ---- normalisation (ops_norm.c) --------------------------------------------------------- */

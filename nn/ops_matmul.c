@@ -175,11 +175,11 @@ static Status mlp_forward(Tape *t, Tensor y, Tensor pre, Var *const *in) {
 }
 
 Var *op_mlp(Tape *t, Var *x, Var *w1, Var *b1, Var *w2, Var *b2) {
-    Var *in[] = {x, w1, b1, w2, b2};
-    if (!op_ready(t, "mlp", 5, in)) return tape_poison(t);
+    Var *in[] = {x, w1, b1, w2, b2}, *needed[] = {x, w1, w2};
+    if (!op_ready(t, "mlp", 3, needed)) return tape_poison(t);
     Tensor v1 = w1->value, v2 = w2->value;
     if (!linear_fits(x->value, v1, b1) || v2.rank != 2 || v2.shape[1] != v1.shape[0] ||
-        v2.dtype != v1.dtype || tensor_count(b2->value) != v2.shape[0])
+        v2.dtype != v1.dtype || (b2 && tensor_count(b2->value) != v2.shape[0]))
         return op_refuse(t, "mlp", 5, in, "x [..., I], w1 [H, I], b1 [H], w2 [O, H], b2 [O]");
     Var *y = output_wide(t, x->value, v2.shape[0]);
     if (tape_poison(t)) return y;

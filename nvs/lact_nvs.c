@@ -157,12 +157,8 @@ static Var *attend(const LactNvs *m, const LactNvsBlock *b, Tape *t, Var *x) {
 /* x + MLP(LN(x)); x ends here. */
 static Var *feed_forward(const LactNvsBlock *b, Tape *t, Var *x) {
     Var *u = op_layernorm(t, x, b->norm_w[2], NULL, LAYER_EPS);
-    Var *pre = op_linear(t, u, b->fc_w, NULL);
+    Var *y = op_mlp(t, u, b->fc_w, NULL, b->fc_proj_w, NULL);
     tape_drop(t, u);
-    Var *hidden = op_gelu(t, pre);
-    tape_drop(t, pre);
-    Var *y = op_linear(t, hidden, b->fc_proj_w, NULL);
-    tape_drop(t, hidden);
     return join(t, x, y);
 }
 
