@@ -48,7 +48,11 @@ static inline DataConfig config_of(const char *where) {
 }
 
 static inline void in_root(char out[CONFIG_TEXT], const char *name) {
-    assert_true(snprintf(out, CONFIG_TEXT, "%s/%s", root, name) < CONFIG_TEXT);
+    size_t used = strlen(root), length = strlen(name);
+    assert_true(used + length + 2 <= CONFIG_TEXT);
+    memcpy(out, root, used);
+    out[used] = '/';
+    memcpy(out + used + 1, name, length + 1);
 }
 
 static inline void expect_error(const DataConfig *c, const char *split, ClassList *classes,

@@ -236,7 +236,7 @@ static void allocation_failures_are_clean(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(labels_files), TEST(labels_file_traps),          TEST(kaggle_tree),
-        TEST(tar_roots),    TEST(compressed_and_broken_tars),
+        TEST(tar_roots),    TEST(compressed_and_broken_tars), TEST(allocation_failures_are_clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
