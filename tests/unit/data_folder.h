@@ -43,7 +43,8 @@ static inline DataConfig config_of(const char *where) {
     Config *config;
     assert_ok(config_new(&section, 1, &config));
     config_free(config);
-    snprintf(c.root, sizeof c.root, "%s", where);
+    assert_true(strlen(where) < sizeof c.root);
+    memcpy(c.root, where, strlen(where) + 1);
     return c;
 }
 
