@@ -15,16 +15,17 @@
  * the rounding of the operands (tf32 2^-11, bf16 2^-9) grown through a few layers and the backward.
  */
 double golden_tolerance(const Golden *g) {
-    const double f32 = g->f32_tolerance > 0 ? g->f32_tolerance : 1e-5;
-    if (g->device->kind == DEVICE_CPU && g->act == DTYPE_F32) return f32; /* the CPU has no tf32 */
-    switch (g->precision) {
-    case GOLDEN_TF32:
-        return 1e-2;
-    case GOLDEN_BF16:
-        return 5e-2;
-    default:
-        return f32;
-    }
+    static const double usual[] = {
+        [GOLDEN_FP32] = 1e-5, [GOLDEN_TF32] = 1e-2, [GOLDEN_BF16] = 5e-2};
+    const bool plain = g->device->kind == DEVICE_CPU && g->act == DTYPE_F32; /* it has no tf32 */
+    const GoldenPrecision p = plain ? GOLDEN_FP32 : g->precision;
+    return g->limits[p] > 0 ? g->limits[p] : usual[p];
+}
+
+void golden_set_limits(Golden *g, double fp32, double tf32, double bf16) {
+    g->limits[GOLDEN_FP32] = fp32;
+    g->limits[GOLDEN_TF32] = tf32;
+    g->limits[GOLDEN_BF16] = bf16;
 }
 
 static bool starts_with(const char *name, const char *prefix) {

@@ -20,9 +20,9 @@ typedef struct Golden {
     const SafeFile *file;
     Device *device;
     GoldenPrecision precision;
-    DType act;            /* activations: BF16 or F32 */
-    unsigned char *seen;  /* per tensor of the file */
-    double f32_tolerance; /* largest F32 error that passes; 0: 1e-5 */
+    DType act;           /* activations: BF16 or F32 */
+    unsigned char *seen; /* per tensor of the file */
+    double limits[3];    /* largest error that passes, by GoldenPrecision; 0: the usual */
     int64_t checked, failed, skipped;
     double worst;
     char worst_name[256];
@@ -83,6 +83,8 @@ Var *golden_weighted_sum(Tape *t, Var *y, Tensor dy);
  */
 void golden_skip(Golden *g, const char *prefix, const char *reason);
 
+/* Limits of the comparisons to come; 0: the usual ones. */
+void golden_set_limits(Golden *g, double fp32, double tf32, double bf16);
 /* Largest error that passes. */
 double golden_tolerance(const Golden *g);
 

@@ -26,7 +26,7 @@ static bool recognise(const SafeFile *f) {
 /* <variant>.state.w0, w1, w2. */
 static Status compare_state(LayerRun *r, const char *variant, LactFast fast) {
     TRY(lact_state_store(r->state, 0, fast));
-    r->g->f32_tolerance = LACT_STATES;
+    lact_state_limits(r->g);
     for (int j = 0; j < 3; j++) {
         char name[128];
         snprintf(name, sizeof name, "%s.state.w%d", variant, j);
@@ -50,13 +50,13 @@ static Status run_variant(LayerRun *r, const char *variant) {
     Var *y = lact_forward(&r->layer, t, input, r->writing, &fast);
     Var *loss = golden_weighted_sum(t, y, dy);
     TRY(tape_status(t));
-    g->f32_tolerance = 0;
+    lact_output_limits(g);
     snprintf(name, sizeof name, "%s.y", variant);
     TRY(golden_compare(g, name, "composed", y->value, 0));
     TRY(compare_state(r, variant, fast));
     TRY(tape_backward(t, loss, 1));
     TRY(params_finish_grads(&r->params));
-    g->f32_tolerance = LACT_GRADIENTS;
+    lact_gradient_limits(g);
     snprintf(name, sizeof name, "%s.dx", variant);
     TRY(golden_compare(g, name, "composed", input->grad, r->floor));
     snprintf(name, sizeof name, "%s.g.", variant);
@@ -81,10 +81,10 @@ static Status run_newton_schulz(LayerRun *r) {
     x = newton_schulz(t, in, NEWTON_SCHULZ_STEPS);
     Var *loss = golden_weighted_sum(t, x, cotangent);
     TRY(tape_status(t));
-    g->f32_tolerance = 0;
+    lact_output_limits(g);
     TRY(golden_compare(g, "ns.X", "composed", x->value, 0));
     TRY(tape_backward(t, loss, 1));
-    g->f32_tolerance = LACT_GRADIENTS;
+    lact_gradient_limits(g);
     return golden_compare(g, "ns.dG", "composed", in->grad, 0);
 }
 
