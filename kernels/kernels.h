@@ -99,13 +99,15 @@ struct Kernels {
     Status (*layernorm)(Device *d, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b, float eps);
     Status (*layernorm_backward)(Device *d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x,
                                  Tensor w, Tensor stats);
-    /* Over the middle dimension of g[outer, reduce, inner]: n = sqrt(sum g^2), y = g/(n+offset):
+    /* Over the middle dimension of g[outer, reduce, inner]: n = sqrt(sum g^2), y = c g/(n+offset):
      * the soft norm of inner gradients with offset 1 (vittt.md 2.1, 2.2), unit vectors with a small
-     * one (lact_nvs.md 3.3, 4). y, g act; norms[outer, inner] = n (optional). */
-    Status (*softnorm)(Device *d, Tensor y, Tensor norms, Tensor g, float offset);
-    /* dg (+)= r dy - (r^2 t / n) g, r = 1/(n+offset), t = sum g dy; second term 0 where n = 0
-     * (vittt.md 3.1). dg, dy, g act. */
-    Status (*softnorm_backward)(Device *d, Grad dg, Tensor dy, Tensor g, Tensor norms,
+     * one, weights kept at a given norm (lact_nvs.md 3.3, 4). y, g act; y none: norms only.
+     * norms[outer, inner] = n (optional). gain[p, inner] = c, F32, repeats where p < outer: o takes
+     * row o mod p; none: 1. */
+    Status (*softnorm)(Device *d, Tensor y, Tensor norms, Tensor g, Tensor gain, float offset);
+    /* dg (+)= c (r dy - (r^2 t / n) g), r = 1/(n+offset), t = sum g dy; second term 0 where n = 0
+     * (vittt.md 3.1, lact_nvs.md 5.2); c is a constant. dg, dy, g act. */
+    Status (*softnorm_backward)(Device *d, Grad dg, Tensor dy, Tensor g, Tensor norms, Tensor gain,
                                 float offset);
     /* y = w x r over the last dimension C, r = 1/sqrt(mean(x^2) + eps); rstd[M] = r (optional).
      * x, y act; w[C], rstd F32 (lact_nvs.md 3.2). */

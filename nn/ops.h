@@ -40,6 +40,10 @@ Var *op_softnorm(Tape *t, Var *g, int64_t outer, int64_t reduce, int64_t inner);
 /* x / (|x| + offset), the norm over the middle of x [outer, reduce, inner]; x F32 or BF16. Unit
  * vectors: of the last dimension with inner 1, of columns with inner their number. */
 Var *op_normalise(Tape *t, Var *x, int64_t outer, int64_t reduce, int64_t inner, float offset);
+/* x / (|x| + offset) |like|, norms of the columns of x [..., r, c] and of like F32 [..., r, c],
+ * whose leading dimensions repeat to those of x; `like` is a constant here: weights keep the
+ * column norms that they started with (lact_nvs.md 4). */
+Var *op_weight_norm(Tape *t, Var *x, Var *like, float offset);
 /* w x / sqrt(mean(x^2) + eps) over the last dimension; w F32 [C]. */
 Var *op_rmsnorm(Tape *t, Var *x, Var *w, float eps);
 Var *op_softmax(Tape *t, Var *x, float scale); /* softmax(scale x) over the last dimension */

@@ -42,15 +42,18 @@ Var *op_layernorm(Tape *t, Var *x, Var *w, Var *b, float eps) {
 
 /* ---- vectors divided by their norm plus an offset --------------------------------------- */
 
+/* saved: norms, gain */
 static Status softnorm_backward(Tape *t, Node *n) {
     Device *d = tape_device(t);
     Grad dg = op_view_grad(tape_grad(t, n->in[0]), 3, n->i);
     return d->k->softnorm_backward(d, dg, tensor_view(n->out->grad, 3, n->i),
-                                   tensor_view(n->in[0]->value, 3, n->i), n->saved[0], n->u.f[0]);
+                                   tensor_view(n->in[0]->value, 3, n->i), n->saved[0], n->saved[1],
+                                   n->u.f[0]);
 }
 
-/* g has the elements of `shape` [outer, reduce, inner]. */
-static Var *normalise(Tape *t, const char *op, Var *g, const int64_t *shape, float offset) {
+/* g has the elements of `shape` [outer, reduce, inner]; the gain, if any, becomes the op's. */
+static Var *normalise(Tape *t, const char *op, Var *g, const int64_t *shape, Tensor gain,
+                      float offset) {
     const int64_t norm_shape[] = {shape[0], shape[2]};
     Var *y = op_output_like(t, g->value.dtype, g);
     if (tape_poison(t)) return y;
@@ -59,12 +62,15 @@ static Var *normalise(Tape *t, const char *op, Var *g, const int64_t *shape, flo
     if (tape_will_record(t, 1, &g)) s = tape_take(t, DTYPE_F32, 2, norm_shape, &norms);
     if (s == STATUS_OK)
         s = op_kernels(t)->softnorm(tape_device(t), tensor_view(y->value, 3, shape), norms,
-                                    tensor_view(g->value, 3, shape), offset);
+                                    tensor_view(g->value, 3, shape), gain, offset);
     Node *n = s == STATUS_OK ? tape_record(t, op, softnorm_backward, y, 1, &g) : NULL;
     if (n) {
         n->saved[0] = norms;
+        n->saved[1] = gain;
         n->u.f[0] = offset;
         for (int i = 0; i < 3; i++) n->i[i] = shape[i];
+    } else {
+        tape_give(t, gain);
     }
     return op_done(t, op, s, y);
 }
@@ -79,7 +85,7 @@ Var *op_softnorm(Tape *t, Var *g, int64_t outer, int64_t reduce, int64_t inner) 
     const int64_t shape[] = {outer, reduce, inner};
     if (!has_count(g->value, shape) || g->value.dtype != DTYPE_F32)
         return op_refuse(t, "softnorm", 1, &g, "F32 with outer * reduce * inner elements");
-    return normalise(t, "softnorm", g, shape, 1.0f);
+    return normalise(t, "softnorm", g, shape, tensor_none(), 1.0f);
 }
 
 Var *op_normalise(Tape *t, Var *x, int64_t outer, int64_t reduce, int64_t inner, float offset) {
@@ -88,7 +94,37 @@ Var *op_normalise(Tape *t, Var *x, int64_t outer, int64_t reduce, int64_t inner,
     if (!has_count(x->value, shape) || !op_is_act(x->value.dtype) || !(offset > 0.0f))
         return op_refuse(t, "normalise", 1, &x,
                          "F32 or BF16 with outer * reduce * inner elements, an offset above 0");
-    return normalise(t, "normalise", x, shape, offset);
+    return normalise(t, "normalise", x, shape, tensor_none(), offset);
+}
+
+/* Matrices x [..., r, c] as [outer, r, c]. */
+static bool as_matrices(Tensor x, int64_t shape[3]) {
+    if (x.rank < 2 || tensor_count(x) == 0) return false;
+    shape[1] = x.shape[x.rank - 2];
+    shape[2] = x.shape[x.rank - 1];
+    shape[0] = tensor_count(x) / (shape[1] * shape[2]);
+    return true;
+}
+
+Var *op_weight_norm(Tape *t, Var *x, Var *like, float offset) {
+    Var *in[] = {x, like};
+    if (!op_ready(t, "weight_norm", 2, in)) return tape_poison(t);
+    int64_t shape[3], wanted[3];
+    if (!as_matrices(x->value, shape) || !as_matrices(like->value, wanted) ||
+        shape[1] != wanted[1] || shape[2] != wanted[2] || shape[0] % wanted[0] != 0 ||
+        !op_is_act(x->value.dtype) || like->value.dtype != DTYPE_F32 || !(offset > 0.0f))
+        return op_refuse(
+            t, "weight_norm", 2, in,
+            "[..., r, c], F32 [..., r, c] with leading dimensions that repeat to those "
+            "of the first, an offset above 0");
+    const int64_t gain_shape[] = {wanted[0], wanted[2]};
+    Tensor gain;
+    Status s = tape_take(t, DTYPE_F32, 2, gain_shape, &gain);
+    if (s == STATUS_OK)
+        s = op_kernels(t)->softnorm(tape_device(t), tensor_none(), gain,
+                                    tensor_view(like->value, 3, wanted), tensor_none(), offset);
+    if (s != STATUS_OK) return op_done(t, "weight_norm", s, NULL);
+    return normalise(t, "weight_norm", x, shape, gain, offset);
 }
 
 /* ---- root-mean-square norm -------------------------------------------------------------- */

@@ -78,10 +78,11 @@ static Status run_layernorm_backward(OpRun *r) {
                                     grad_set(r->t[2]), r->t[3], r->t[4], r->t[5], r->t[6]);
 }
 static Status run_softnorm(OpRun *r) {
-    return r->k->softnorm(r->device, r->t[0], r->t[1], r->t[2], 1.0f);
+    return r->k->softnorm(r->device, r->t[0], r->t[1], r->t[2], tensor_none(), 1.0f);
 }
 static Status run_softnorm_backward(OpRun *r) {
-    return r->k->softnorm_backward(r->device, grad_set(r->t[0]), r->t[1], r->t[2], r->t[3], 1.0f);
+    return r->k->softnorm_backward(r->device, grad_set(r->t[0]), r->t[1], r->t[2], r->t[3],
+                                   tensor_none(), 1.0f);
 }
 static Status run_rmsnorm(OpRun *r) {
     return r->k->rmsnorm(r->device, r->t[0], r->t[1], r->t[2], r->t[3], 1e-5f);

@@ -54,10 +54,11 @@ static Status leave(Device *d, int slot, double start, Status s) {
     X(layernorm_backward,                                                                          \
       (Device * d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x, Tensor w, Tensor s),            \
       (d, dx, dw, db, dy, x, w, s))                                                                \
-    X(softnorm, (Device * d, Tensor y, Tensor norms, Tensor g, float offset),                      \
-      (d, y, norms, g, offset))                                                                    \
-    X(softnorm_backward, (Device * d, Grad dg, Tensor dy, Tensor g, Tensor norms, float offset),   \
-      (d, dg, dy, g, norms, offset))                                                               \
+    X(softnorm, (Device * d, Tensor y, Tensor norms, Tensor g, Tensor gain, float offset),         \
+      (d, y, norms, g, gain, offset))                                                              \
+    X(softnorm_backward,                                                                           \
+      (Device * d, Grad dg, Tensor dy, Tensor g, Tensor norms, Tensor gain, float offset),         \
+      (d, dg, dy, g, norms, gain, offset))                                                         \
     X(rmsnorm, (Device * d, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps),                 \
       (d, y, rstd, x, w, eps))                                                                     \
     X(rmsnorm_backward,                                                                            \

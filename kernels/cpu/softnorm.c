@@ -11,6 +11,16 @@
  */
 #define COLUMNS 256
 
+/* The factors of vector or matrix o; NULL without a gain. */
+static const float *gain_row(const Tensor *gain, int64_t o, int64_t inner) {
+    if (!gain->data) return NULL;
+    return (const float *)gain->data + o % (tensor_count(*gain) / inner) * inner;
+}
+
+static float gain_of(const Tensor *gain, int64_t row) {
+    return gain->data ? *gain_row(gain, row, 1) : 1.0f;
+}
+
 /* ---- inner == 1: the vectors lie in memory one after the other ---- */
 
 /* The pieces below have at most CHUNK elements. */
@@ -31,12 +41,12 @@ static void piece_scale(const Grad *y, const Tensor *g, int64_t at, int64_t n, f
     values_write(y, at, n, out);
 }
 
-/* dg (+)= r dy - (r^2 dot / norm) g, r = 1/(norm + offset) */
+/* dg (+)= c (r dy - (r^2 dot / norm) g), r = 1/(norm + offset) */
 static void piece_slope(const Grad *dg, const Tensor *dy, const Tensor *g, int64_t at, int64_t n,
-                        float norm, float dot, float offset) {
+                        float norm, float dot, float c, float offset) {
     float g_buffer[CHUNK], dy_buffer[CHUNK], out_buffer[CHUNK];
-    const float rate = 1.0f / (norm + offset);
-    const float back = norm > 0.0f ? rate * rate * dot / norm : 0.0f;
+    const float r = 1.0f / (norm + offset), rate = c * r;
+    const float back = norm > 0.0f ? rate * r * dot / norm : 0.0f;
     const float *in = values_read(g, at, n, g_buffer);
     const float *gradient = values_read(dy, at, n, dy_buffer);
     float *out = values_target(dg, at, out_buffer);
@@ -45,23 +55,24 @@ static void piece_slope(const Grad *dg, const Tensor *dy, const Tensor *g, int64
     values_write(dg, at, n, out);
 }
 
-static void rows_forward(Tensor y, float *norms, Tensor g, int64_t rows, int64_t width,
-                         float offset) {
+static void rows_forward(Tensor y, float *norms, Tensor g, Tensor gain, float offset) {
+    const int64_t rows = g.shape[0], width = g.shape[1];
     const Grad to = grad_set(y);
 #pragma omp parallel for schedule(static) if (rows * width >= PARALLEL_MIN)
     for (int64_t r = 0; r < rows; r++) {
         const float norm = sqrtf(piece_product(&g, &g, r * width, width));
         if (norms) norms[r] = norm;
-        piece_scale(&to, &g, r * width, width, 1.0f / (norm + offset));
+        if (y.data) piece_scale(&to, &g, r * width, width, gain_of(&gain, r) / (norm + offset));
     }
 }
 
-static void rows_backward(Grad dg, Tensor dy, Tensor g, const float *norms, int64_t rows,
-                          int64_t width, float offset) {
+static void rows_backward(Grad dg, Tensor dy, Tensor g, const float *norms, Tensor gain,
+                          float offset) {
+    const int64_t rows = g.shape[0], width = g.shape[1];
 #pragma omp parallel for schedule(static) if (rows * width >= PARALLEL_MIN)
     for (int64_t r = 0; r < rows; r++) {
         const float dot = piece_product(&g, &dy, r * width, width);
-        piece_slope(&dg, &dy, &g, r * width, width, norms[r], dot, offset);
+        piece_slope(&dg, &dy, &g, r * width, width, norms[r], dot, gain_of(&gain, r), offset);
     }
 }
 
@@ -87,25 +98,26 @@ static Status long_products(Device *d, const Tensor *a, const Tensor *b, int64_t
     return STATUS_OK;
 }
 
-static Status long_forward(Device *d, Tensor y, float *norms, Tensor g, int64_t rows, int64_t width,
-                           float offset) {
-    const int64_t pieces = div_up(width, CHUNK);
+static Status long_forward(Device *d, Tensor y, float *norms, Tensor g, Tensor gain, float offset) {
+    const int64_t rows = g.shape[0], width = g.shape[1], pieces = div_up(width, CHUNK);
     const Grad to = grad_set(y);
     float *norm = norms;
     if (!norm) TRY(scratch_floats(d, rows, &norm));
     TRY(long_products(d, &g, &g, rows, width, norm));
     for (int64_t r = 0; r < rows; r++) norm[r] = sqrtf(norm[r]);
+    if (!y.data) return STATUS_OK;
 #pragma omp parallel for schedule(static) if (rows * width >= PARALLEL_MIN)
     for (int64_t p = 0; p < rows * pieces; p++) {
         const int64_t r = p / pieces, c = p % pieces * CHUNK;
-        piece_scale(&to, &g, r * width + c, min_i64(CHUNK, width - c), 1.0f / (norm[r] + offset));
+        piece_scale(&to, &g, r * width + c, min_i64(CHUNK, width - c),
+                    gain_of(&gain, r) / (norm[r] + offset));
     }
     return STATUS_OK;
 }
 
 static Status long_backward(Device *d, Grad dg, Tensor dy, Tensor g, const float *norms,
-                            int64_t rows, int64_t width, float offset) {
-    const int64_t pieces = div_up(width, CHUNK);
+                            Tensor gain, float offset) {
+    const int64_t rows = g.shape[0], width = g.shape[1], pieces = div_up(width, CHUNK);
     float *dots;
     TRY(scratch_floats(d, rows, &dots));
     TRY(long_products(d, &g, &dy, rows, width, dots));
@@ -113,14 +125,14 @@ static Status long_backward(Device *d, Grad dg, Tensor dy, Tensor g, const float
     for (int64_t p = 0; p < rows * pieces; p++) {
         const int64_t r = p / pieces, c = p % pieces * CHUNK;
         piece_slope(&dg, &dy, &g, r * width + c, min_i64(CHUNK, width - c), norms[r], dots[r],
-                    offset);
+                    gain_of(&gain, r), offset);
     }
     return STATUS_OK;
 }
 
 /* ---- inner > 1: columns side by side ---- */
 
-static void columns_forward(Tensor y, float *norms, Tensor g, float offset) {
+static void columns_forward(Tensor y, float *norms, Tensor g, Tensor gain, float offset) {
     const int64_t outer = g.shape[0], reduce = g.shape[1], inner = g.shape[2];
     const int64_t pieces = div_up(inner, COLUMNS);
     const Grad to = grad_set(y);
@@ -137,17 +149,21 @@ static void columns_forward(Tensor y, float *norms, Tensor g, float offset) {
         }
         for (int64_t i = 0; i < n; i++) sum[i] = sqrtf(sum[i]);
         if (norms) memcpy(norms + o * inner + c, sum, (size_t)n * sizeof *sum);
-        for (int64_t r = 0; r < reduce; r++) {
+        const float *factor = gain_row(&gain, o, inner);
+        for (int64_t i = 0; i < n; i++)
+            sum[i] = (factor ? factor[c + i] : 1.0f) / (sum[i] + offset);
+        for (int64_t r = 0; y.data && r < reduce; r++) {
             const float *in = values_read(&g, first + r * inner, n, in_buffer);
             float *out = values_target(&to, first + r * inner, out_buffer);
 #pragma omp simd
-            for (int64_t i = 0; i < n; i++) out[i] = in[i] / (sum[i] + offset);
+            for (int64_t i = 0; i < n; i++) out[i] = in[i] * sum[i];
             values_write(&to, first + r * inner, n, out);
         }
     }
 }
 
-static void columns_backward(Grad dg, Tensor dy, Tensor g, const float *norms, float offset) {
+static void columns_backward(Grad dg, Tensor dy, Tensor g, const float *norms, Tensor gain,
+                             float offset) {
     const int64_t outer = g.shape[0], reduce = g.shape[1], inner = g.shape[2];
     const int64_t pieces = div_up(inner, COLUMNS);
 #pragma omp parallel for schedule(static) if (outer * reduce * inner >= PARALLEL_MIN)
@@ -156,7 +172,7 @@ static void columns_backward(Grad dg, Tensor dy, Tensor g, const float *norms, f
         float g_buffer[COLUMNS], dy_buffer[COLUMNS], out_buffer[COLUMNS];
         const int64_t o = piece / pieces, c = piece % pieces * COLUMNS;
         const int64_t n = min_i64(COLUMNS, inner - c), first = o * reduce * inner + c;
-        const float *norm = norms + o * inner + c;
+        const float *norm = norms + o * inner + c, *factor = gain_row(&gain, o, inner);
         memset(t, 0, (size_t)n * sizeof *t);
         for (int64_t r = 0; r < reduce; r++) {
             const float *in = values_read(&g, first + r * inner, n, g_buffer);
@@ -165,8 +181,9 @@ static void columns_backward(Grad dg, Tensor dy, Tensor g, const float *norms, f
             for (int64_t i = 0; i < n; i++) t[i] += in[i] * gradient[i];
         }
         for (int64_t i = 0; i < n; i++) {
-            rate[i] = 1.0f / (norm[i] + offset);
-            t[i] = norm[i] > 0.0f ? rate[i] * rate[i] * t[i] / norm[i] : 0.0f;
+            const float once = 1.0f / (norm[i] + offset);
+            rate[i] = factor ? factor[c + i] * once : once;
+            t[i] = norm[i] > 0.0f ? rate[i] * once * t[i] / norm[i] : 0.0f;
         }
         for (int64_t r = 0; r < reduce; r++) {
             const float *in = values_read(&g, first + r * inner, n, g_buffer);
@@ -181,28 +198,28 @@ static void columns_backward(Grad dg, Tensor dy, Tensor g, const float *norms, f
 
 /* ---- the slots ---- */
 
-Status softnorm_cpu(Device *d, Tensor y, Tensor norms, Tensor g, float offset) {
-    const int64_t rows = g.shape[0], width = g.shape[1];
-    if (!act_dtype(g.dtype) || y.dtype != g.dtype) return refuse_dtype("softnorm", y.dtype);
+Status softnorm_cpu(Device *d, Tensor y, Tensor norms, Tensor g, Tensor gain, float offset) {
+    if (!act_dtype(g.dtype)) return refuse_dtype("softnorm", g.dtype);
+    if (y.data && y.dtype != g.dtype) return refuse_dtype("softnorm (y)", y.dtype);
     if (g.shape[2] > 1)
-        columns_forward(y, norms.data, g, offset);
-    else if (width <= CHUNK)
-        rows_forward(y, norms.data, g, rows, width, offset);
+        columns_forward(y, norms.data, g, gain, offset);
+    else if (g.shape[1] <= CHUNK)
+        rows_forward(y, norms.data, g, gain, offset);
     else
-        return scratch_done(d, long_forward(d, y, norms.data, g, rows, width, offset));
+        return scratch_done(d, long_forward(d, y, norms.data, g, gain, offset));
     return STATUS_OK;
 }
 
-Status softnorm_backward_cpu(Device *d, Grad dg, Tensor dy, Tensor g, Tensor norms, float offset) {
-    const int64_t rows = g.shape[0], width = g.shape[1];
+Status softnorm_backward_cpu(Device *d, Grad dg, Tensor dy, Tensor g, Tensor norms, Tensor gain,
+                             float offset) {
     if (!dg.t.data) return STATUS_OK;
     if (!act_dtype(g.dtype) || dy.dtype != g.dtype || !act_dtype(dg.t.dtype))
         return refuse_dtype("softnorm_backward", dy.dtype);
     if (g.shape[2] > 1)
-        columns_backward(dg, dy, g, norms.data, offset);
-    else if (width <= CHUNK)
-        rows_backward(dg, dy, g, norms.data, rows, width, offset);
+        columns_backward(dg, dy, g, norms.data, gain, offset);
+    else if (g.shape[1] <= CHUNK)
+        rows_backward(dg, dy, g, norms.data, gain, offset);
     else
-        return scratch_done(d, long_backward(d, dg, dy, g, norms.data, rows, width, offset));
+        return scratch_done(d, long_backward(d, dg, dy, g, norms.data, gain, offset));
     return STATUS_OK;
 }

@@ -13,6 +13,22 @@
 #define PART    4096  /* elements of a block's part at least */
 #define PARTS   256   /* most parts of one vector */
 
+/* Factors by column and row of g's outer dimension, which they repeat along; none: 1. */
+typedef struct Gain {
+    const float *c;
+    int64_t period, inner;
+} Gain;
+
+static Gain gain_for(Tensor gain, int64_t inner) {
+    Gain g = {(const float *)gain.data, 1, inner};
+    if (g.c) g.period = tensor_count(gain) / inner;
+    return g;
+}
+
+static __device__ __forceinline__ float gain_at(const Gain &g, int64_t o, int64_t j) {
+    return g.c ? g.c[o % g.period * g.inner + j] : 1.0f;
+}
+
 /* ---- columns -------------------------------------------------------------------------------- */
 
 /* Sum over the block's lanes, the same value in each thread of a column. */
@@ -29,7 +45,7 @@ static __device__ float lanes_sum(float x, float (*shared)[32]) {
 template <typename T>
 __global__ void __launch_bounds__(32 * LANES)
     softnorm_kernel(T *y, float *norms, const T *g, int64_t outer, int64_t reduce, int64_t inner,
-                    float offset) {
+                    Gain gain, float offset) {
     __shared__ float shared[LANES][32];
     const int64_t j = (int64_t)blockIdx.x * 32 + threadIdx.x;
     for (int64_t o = blockIdx.y; o < outer; o += gridDim.y) {
@@ -40,9 +56,10 @@ __global__ void __launch_bounds__(32 * LANES)
                 const float v = to_float(go[i * inner + j]);
                 square += v * v;
             }
-        const float n = sqrtf(lanes_sum(square, shared)), r = 1.0f / (n + offset);
+        const float n = sqrtf(lanes_sum(square, shared));
         if (j >= inner) continue;
-        for (int64_t i = threadIdx.y; i < reduce; i += LANES)
+        const float r = gain_at(gain, o, j) / (n + offset);
+        for (int64_t i = threadIdx.y; y && i < reduce; i += LANES)
             from_float(y + (o * reduce + i) * inner + j, to_float(go[i * inner + j]) * r);
         if (norms && threadIdx.y == 0) norms[o * inner + j] = n;
     }
@@ -51,7 +68,8 @@ __global__ void __launch_bounds__(32 * LANES)
 template <typename T>
 __global__ void __launch_bounds__(32 * LANES)
     softnorm_backward_kernel(T *dg, bool add, const T *dy, const T *g, const float *norms,
-                             int64_t outer, int64_t reduce, int64_t inner, float offset) {
+                             int64_t outer, int64_t reduce, int64_t inner, Gain gain,
+                             float offset) {
     __shared__ float shared[LANES][32];
     const int64_t j = (int64_t)blockIdx.x * 32 + threadIdx.x;
     for (int64_t o = blockIdx.y; o < outer; o += gridDim.y) {
@@ -62,8 +80,8 @@ __global__ void __launch_bounds__(32 * LANES)
                 dot += to_float(g[base + i * inner + j]) * to_float(dy[base + i * inner + j]);
         const float t = lanes_sum(dot, shared);
         if (j >= inner) continue;
-        const float n = norms[o * inner + j], r = 1.0f / (n + offset);
-        const float back = n > 0 ? r * r * t / n : 0.0f;
+        const float n = norms[o * inner + j], once = 1.0f / (n + offset);
+        const float r = gain_at(gain, o, j) * once, back = n > 0 ? r * once * t / n : 0.0f;
         for (int64_t i = threadIdx.y; i < reduce; i += LANES) {
             const int64_t at = base + i * inner + j;
             float value[1] = {r * to_float(dy[at]) - back * to_float(g[at])};
@@ -76,7 +94,8 @@ __global__ void __launch_bounds__(32 * LANES)
 
 template <typename T, int V>
 __global__ void __launch_bounds__(32 * LANES)
-    unit_kernel(T *y, float *norms, const T *g, int64_t rows, int64_t width, float offset) {
+    unit_kernel(T *y, float *norms, const T *g, int64_t rows, int64_t width, Gain gain,
+                float offset) {
     const int64_t row = (int64_t)blockIdx.x * LANES + threadIdx.y;
     if (row >= rows) return;
     const T *in = g + row * width;
@@ -86,8 +105,8 @@ __global__ void __launch_bounds__(32 * LANES)
 #pragma unroll
         for (int i = 0; i < V; i++) square += v[i] * v[i];
     }
-    const float n = sqrtf(warp_sum(square)), r = 1.0f / (n + offset);
-    for (int64_t c = threadIdx.x * V; c < width; c += 32 * V) {
+    const float n = sqrtf(warp_sum(square)), r = gain_at(gain, row, 0) / (n + offset);
+    for (int64_t c = threadIdx.x * V; y && c < width; c += 32 * V) {
         pack_load<T, V>(v, in + c);
 #pragma unroll
         for (int i = 0; i < V; i++) v[i] *= r;
@@ -99,7 +118,7 @@ __global__ void __launch_bounds__(32 * LANES)
 template <typename T, int V>
 __global__ void __launch_bounds__(32 * LANES)
     unit_backward_kernel(T *dg, bool add, const T *dy, const T *g, const float *norms, int64_t rows,
-                         int64_t width, float offset) {
+                         int64_t width, Gain gain, float offset) {
     const int64_t row = (int64_t)blockIdx.x * LANES + threadIdx.y;
     if (row >= rows) return;
     const T *in = g + row * width, *gradient = dy + row * width;
@@ -110,8 +129,8 @@ __global__ void __launch_bounds__(32 * LANES)
 #pragma unroll
         for (int i = 0; i < V; i++) dot += v[i] * u[i];
     }
-    const float t = warp_sum(dot), n = norms[row], r = 1.0f / (n + offset);
-    const float back = n > 0 ? r * r * t / n : 0.0f;
+    const float t = warp_sum(dot), n = norms[row], once = 1.0f / (n + offset);
+    const float r = gain_at(gain, row, 0) * once, back = n > 0 ? r * once * t / n : 0.0f;
     for (int64_t c = threadIdx.x * V; c < width; c += 32 * V) {
         pack_load<T, V>(v, in + c);
         pack_load<T, V>(u, gradient + c);
@@ -160,11 +179,12 @@ static __device__ float parts_sum(const float *parts, int64_t row, float *shared
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     long_scale_kernel(T *y, float *norms, const float *parts, const T *g, int64_t rows,
-                      int64_t width, float offset) {
+                      int64_t width, Gain gain, float offset) {
     __shared__ float shared[LANES];
     for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
-        const float n = sqrtf(parts_sum(parts, row, shared)), r = 1.0f / (n + offset);
-        for (int64_t c = (int64_t)blockIdx.x * THREADS + threadIdx.x; c < width;
+        const float n = sqrtf(parts_sum(parts, row, shared));
+        const float r = gain_at(gain, row, 0) / (n + offset);
+        for (int64_t c = (int64_t)blockIdx.x * THREADS + threadIdx.x; y && c < width;
              c += (int64_t)gridDim.x * THREADS)
             from_float(y + row * width + c, to_float(g[row * width + c]) * r);
         if (norms && blockIdx.x == 0 && threadIdx.x == 0) norms[row] = n;
@@ -174,11 +194,12 @@ __global__ void __launch_bounds__(THREADS)
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     long_slope_kernel(T *dg, bool add, const float *parts, const T *dy, const T *g,
-                      const float *norms, int64_t rows, int64_t width, float offset) {
+                      const float *norms, int64_t rows, int64_t width, Gain gain, float offset) {
     __shared__ float shared[LANES];
     for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
-        const float t = parts_sum(parts, row, shared), n = norms[row], r = 1.0f / (n + offset);
-        const float back = n > 0 ? r * r * t / n : 0.0f;
+        const float t = parts_sum(parts, row, shared), n = norms[row];
+        const float once = 1.0f / (n + offset), r = gain_at(gain, row, 0) * once;
+        const float back = n > 0 ? r * once * t / n : 0.0f;
         for (int64_t c = (int64_t)blockIdx.x * THREADS + threadIdx.x; c < width;
              c += (int64_t)gridDim.x * THREADS) {
             const int64_t at = row * width + c;
@@ -205,25 +226,27 @@ static Status long_products(Device *d, const T *a, const T *b, int64_t rows, int
 }
 
 template <typename T>
-static Status long_forward(Device *d, Tensor y, Tensor norms, Tensor g, float offset) {
+static Status long_forward(Device *d, Tensor y, Tensor norms, Tensor g, Tensor gain, float offset) {
     const int64_t rows = g.shape[0], width = g.shape[1];
     const T *from = (const T *)g.data;
     float *parts;
     TRY(long_products<T>(d, from, from, rows, width, &parts));
     long_scale_kernel<T><<<long_grid(rows, width), THREADS, 0, stream_of(d)>>>(
-        (T *)y.data, (float *)norms.data, parts, from, rows, width, offset);
+        (T *)y.data, (float *)norms.data, parts, from, rows, width, gain_for(gain, g.shape[2]),
+        offset);
     return STATUS_OK;
 }
 
 template <typename T>
-static Status long_backward(Device *d, Grad dg, Tensor dy, Tensor g, Tensor norms, float offset) {
+static Status long_backward(Device *d, Grad dg, Tensor dy, Tensor g, Tensor norms, Tensor gain,
+                            float offset) {
     const int64_t rows = g.shape[0], width = g.shape[1];
     const T *from = (const T *)g.data, *gradient = (const T *)dy.data;
     float *parts;
     TRY(long_products<T>(d, from, gradient, rows, width, &parts));
     long_slope_kernel<T><<<long_grid(rows, width), THREADS, 0, stream_of(d)>>>(
         (T *)dg.t.data, dg.add, parts, gradient, from, (const float *)norms.data, rows, width,
-        offset);
+        gain_for(gain, g.shape[2]), offset);
     return STATUS_OK;
 }
 
@@ -238,7 +261,8 @@ static dim3 columns_grid(int64_t outer, int64_t inner) {
 }
 
 template <typename T>
-static void softnorm_launch(Device *d, Tensor y, Tensor norms, Tensor g, float offset) {
+static void softnorm_launch(Device *d, Tensor y, Tensor norms, Tensor g, Tensor gain,
+                            float offset) {
     const int64_t outer = g.shape[0], reduce = g.shape[1], inner = g.shape[2];
     const int V = 16 / sizeof(T);
     const dim3 block(32, LANES);
@@ -248,26 +272,28 @@ static void softnorm_launch(Device *d, Tensor y, Tensor norms, Tensor g, float o
     float *kept = (float *)norms.data;
     if (inner > 1)
         softnorm_kernel<T><<<columns_grid(outer, inner), block, 0, stream_of(d)>>>(
-            to, kept, from, outer, reduce, inner, offset);
+            to, kept, from, outer, reduce, inner, gain_for(gain, g.shape[2]), offset);
     else if (reduce % V == 0 && is_aligned(to, 16) && is_aligned(from, 16))
-        unit_kernel<T, V>
-            <<<blocks, block, 0, stream_of(d)>>>(to, kept, from, outer, reduce, offset);
+        unit_kernel<T, V><<<blocks, block, 0, stream_of(d)>>>(to, kept, from, outer, reduce,
+                                                              gain_for(gain, g.shape[2]), offset);
     else
-        unit_kernel<T, 1>
-            <<<blocks, block, 0, stream_of(d)>>>(to, kept, from, outer, reduce, offset);
+        unit_kernel<T, 1><<<blocks, block, 0, stream_of(d)>>>(to, kept, from, outer, reduce,
+                                                              gain_for(gain, g.shape[2]), offset);
 }
 
-extern "C" Status softnorm_cuda(Device *d, Tensor y, Tensor norms, Tensor g, float offset) {
+extern "C" Status softnorm_cuda(Device *d, Tensor y, Tensor norms, Tensor g, Tensor gain,
+                                float offset) {
     if (tensor_count(g) == 0) return STATUS_OK;
-    if (y.dtype != g.dtype) return refuse_dtype("softnorm", y.dtype);
-    WITH_ACT("softnorm", g.dtype, T, if (is_long(g)) TRY(long_forward<T>(d, y, norms, g, offset));
-             else softnorm_launch<T>(d, y, norms, g, offset));
+    if (!tensor_is_none(y) && y.dtype != g.dtype) return refuse_dtype("softnorm", y.dtype);
+    WITH_ACT("softnorm", g.dtype, T,
+             if (is_long(g)) TRY(long_forward<T>(d, y, norms, g, gain, offset));
+             else softnorm_launch<T>(d, y, norms, g, gain, offset));
     return launched("softnorm");
 }
 
 template <typename T>
 static void softnorm_backward_launch(Device *d, Grad dg, Tensor dy, Tensor g, Tensor norms,
-                                     float offset) {
+                                     Tensor gain, float offset) {
     const int64_t outer = g.shape[0], reduce = g.shape[1], inner = g.shape[2];
     const int V = 16 / sizeof(T);
     const dim3 block(32, LANES);
@@ -277,23 +303,24 @@ static void softnorm_backward_launch(Device *d, Grad dg, Tensor dy, Tensor g, Te
     const float *kept = (const float *)norms.data;
     if (inner > 1)
         softnorm_backward_kernel<T><<<columns_grid(outer, inner), block, 0, stream_of(d)>>>(
-            to, dg.add, gradient, from, kept, outer, reduce, inner, offset);
+            to, dg.add, gradient, from, kept, outer, reduce, inner, gain_for(gain, g.shape[2]),
+            offset);
     else if (reduce % V == 0 && is_aligned(to, 16) && is_aligned(gradient, 16) &&
              is_aligned(from, 16))
-        unit_backward_kernel<T, V><<<blocks, block, 0, stream_of(d)>>>(to, dg.add, gradient, from,
-                                                                       kept, outer, reduce, offset);
+        unit_backward_kernel<T, V><<<blocks, block, 0, stream_of(d)>>>(
+            to, dg.add, gradient, from, kept, outer, reduce, gain_for(gain, g.shape[2]), offset);
     else
-        unit_backward_kernel<T, 1><<<blocks, block, 0, stream_of(d)>>>(to, dg.add, gradient, from,
-                                                                       kept, outer, reduce, offset);
+        unit_backward_kernel<T, 1><<<blocks, block, 0, stream_of(d)>>>(
+            to, dg.add, gradient, from, kept, outer, reduce, gain_for(gain, g.shape[2]), offset);
 }
 
 extern "C" Status softnorm_backward_cuda(Device *d, Grad dg, Tensor dy, Tensor g, Tensor norms,
-                                         float offset) {
+                                         Tensor gain, float offset) {
     if (tensor_is_none(dg.t) || tensor_count(g) == 0) return STATUS_OK;
     if (dy.dtype != g.dtype || dg.t.dtype != g.dtype)
         return refuse_dtype("softnorm_backward", dy.dtype);
     WITH_ACT("softnorm_backward", g.dtype, T,
-             if (is_long(g)) TRY(long_backward<T>(d, dg, dy, g, norms, offset));
-             else softnorm_backward_launch<T>(d, dg, dy, g, norms, offset));
+             if (is_long(g)) TRY(long_backward<T>(d, dg, dy, g, norms, gain, offset));
+             else softnorm_backward_launch<T>(d, dg, dy, g, norms, gain, offset));
     return launched("softnorm_backward");
 }

@@ -80,10 +80,19 @@ static void layernorm_backward_body(Run *r) {
     }
 }
 
-/* p: outer, reduce, inner; p[3]: 1 without norms; p[4]: the offset is 10^-p[4]. Column 0 of every
- * softnorm input is zero. */
+/* p: outer, reduce, inner; p[3]: 1 without norms, 2 without y; p[4]: the offset is 10^-p[4]; p[5]:
+ * rows of the gain, 0 without. Column 0 of every softnorm input is zero. */
 static double offset_of(const Run *r) {
     return (double)(float)pow(10.0, -(double)r->p[4]);
+}
+
+static Tensor gain_input(Run *r) {
+    if (r->p[5] == 0) return tensor_none();
+    return input(r, "gain", DTYPE_F32, SHAPE(r->p[5], r->p[2]), 1.0);
+}
+
+static double gain_of(Run *r, Tensor gain, int64_t o, int64_t i) {
+    return gain.data ? values(r, gain)[o % r->p[5] * r->p[2] + i] : 1.0;
 }
 
 static double softnorm_value(int64_t i, void *user) {
@@ -102,18 +111,20 @@ static double column_norm(Run *r, Tensor g, int64_t o, int64_t i) {
 static void softnorm_body(Run *r) {
     const int64_t outer = r->p[0], reduce = r->p[1], inner = r->p[2];
     Tensor g = input_of(r, "g", r->act, SHAPE(outer, reduce, inner), softnorm_value, r);
-    Tensor y = output(r, "y", r->act, SHAPE(outer, reduce, inner));
-    Tensor norms = r->p[3] ? tensor_none() : output(r, "norms", DTYPE_F32, SHAPE(outer, inner));
-    CALL(r, softnorm, y, norms, g, (float)offset_of(r));
+    Tensor gain = gain_input(r), y = tensor_none();
+    if (r->p[3] != 2) y = output(r, "y", r->act, SHAPE(outer, reduce, inner));
+    Tensor norms =
+        r->p[3] == 1 ? tensor_none() : output(r, "norms", DTYPE_F32, SHAPE(outer, inner));
+    CALL(r, softnorm, y, norms, g, gain, (float)offset_of(r));
     if (!r->reference) return;
     double *e = expected(r, y), *n = expected(r, norms);
     for (int64_t o = 0; o < outer; o++) {
         for (int64_t i = 0; i < inner; i++) {
             const double norm = column_norm(r, g, o, i);
             if (n) n[o * inner + i] = norm;
-            for (int64_t j = 0; j < reduce; j++) {
+            for (int64_t j = 0; e && j < reduce; j++) {
                 const int64_t at = (o * reduce + j) * inner + i;
-                e[at] = values(r, g)[at] / (norm + offset_of(r));
+                e[at] = gain_of(r, gain, o, i) * values(r, g)[at] / (norm + offset_of(r));
             }
         }
     }
@@ -133,14 +144,16 @@ static void softnorm_backward_body(Run *r) {
     const int64_t outer = r->p[0], reduce = r->p[1], inner = r->p[2];
     Tensor g = input_of(r, "g", r->act, SHAPE(outer, reduce, inner), softnorm_value, r);
     Tensor dy = input(r, "dy", r->act, SHAPE(outer, reduce, inner), 1.0);
+    Tensor gain = gain_input(r);
     Norms user = {r, g};
     Tensor norms = input_of(r, "norms", DTYPE_F32, SHAPE(outer, inner), norms_value, &user);
     Grad dg = gradient(r, "dg", r->act, SHAPE(outer, reduce, inner));
-    CALL(r, softnorm_backward, dg, dy, g, norms, (float)offset_of(r));
+    CALL(r, softnorm_backward, dg, dy, g, norms, gain, (float)offset_of(r));
     double *e = r->reference ? expected(r, dg.t) : NULL;
     for (int64_t oi = 0; e && oi < outer * inner; oi++) {
         const int64_t o = oi / inner, i = oi % inner;
-        const double norm = column_norm(r, g, o, i), rate = 1.0 / (norm + offset_of(r));
+        const double norm = column_norm(r, g, o, i), c = gain_of(r, gain, o, i);
+        const double rate = 1.0 / (norm + offset_of(r));
         double t = 0.0;
         for (int64_t j = 0; j < reduce; j++) {
             const int64_t at = (o * reduce + j) * inner + i;
@@ -148,8 +161,8 @@ static void softnorm_backward_body(Run *r) {
         }
         for (int64_t j = 0; j < reduce; j++) {
             const int64_t at = (o * reduce + j) * inner + i;
-            e[at] = rate * values(r, dy)[at];
-            if (norm > 0.0) e[at] -= rate * rate * t / norm * values(r, g)[at];
+            e[at] = c * rate * values(r, dy)[at];
+            if (norm > 0.0) e[at] -= c * rate * rate * t / norm * values(r, g)[at];
         }
     }
 }
@@ -176,6 +189,12 @@ const OpCase cases_norm[] = {
     {"softnorm", softnorm_body, {300, 65, 1, 1, 5}, BOTH, 0},
     {"softnorm", softnorm_body, {3, 2500, 1}, BOTH, 0},
     {"softnorm", softnorm_body, {3, 20011, 1, 1, 5}, BOTH, 0},
+    {"softnorm", softnorm_body, {6, 33, 300, 0, 5, 2}, BOTH, 0},
+    {"softnorm", softnorm_body, {6, 33, 1, 0, 5, 3}, BOTH, 0},
+    {"softnorm", softnorm_body, {4, 17000, 1, 0, 5, 2}, BOTH, 0},
+    {"softnorm", softnorm_body, {3, 33, 5, 2, 5}, BOTH, 0},
+    {"softnorm", softnorm_body, {3, 40, 1, 2, 5}, BOTH, 0},
+    {"softnorm", softnorm_body, {3, 17000, 1, 2, 5}, BOTH, 0},
     {"softnorm", softnorm_body, {1, 40000, 1, 0, 7}, BOTH, 0},
     {"softnorm_backward", softnorm_backward_body, {1, 1, 1}, F32, 0},
     {"softnorm_backward", softnorm_backward_body, {6, 8, 8}, F32, 0},
@@ -187,6 +206,9 @@ const OpCase cases_norm[] = {
     {"softnorm_backward", softnorm_backward_body, {300, 65, 1, 0, 5}, BOTH, 0},
     {"softnorm_backward", softnorm_backward_body, {3, 2500, 1}, BOTH, 0},
     {"softnorm_backward", softnorm_backward_body, {3, 20011, 1, 0, 5}, BOTH, 0},
+    {"softnorm_backward", softnorm_backward_body, {6, 33, 300, 0, 5, 2}, BOTH, 0},
+    {"softnorm_backward", softnorm_backward_body, {6, 33, 1, 0, 5, 3}, BOTH, 0},
+    {"softnorm_backward", softnorm_backward_body, {4, 17000, 1, 0, 5, 2}, BOTH, 0},
     {"softnorm_backward", softnorm_backward_body, {1, 40000, 1, 0, 7}, BOTH, 0},
     {"layernorm", layernorm_body, {196, 192}, IN_BOTH | ONLY_BENCH, 0},
     {"layernorm", layernorm_body, {6272, 192}, IN_BOTH | ONLY_BENCH, 0},

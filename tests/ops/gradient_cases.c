@@ -106,6 +106,9 @@ static Var *normalise_rows(Tape *t, Var *const *in) {
 static Var *normalise_columns(Tape *t, Var *const *in) {
     return op_normalise(t, in[0], 3, 4, 5, 0.01f);
 }
+static Var *weight_norm(Tape *t, Var *const *in) {
+    return op_weight_norm(t, in[0], in[1], 0.01f);
+}
 static Var *rmsnorm(Tape *t, Var *const *in) {
     return op_rmsnorm(t, in[0], in[1], 1e-5f);
 }
@@ -203,6 +206,7 @@ const GradientCase gradient_cases[] = {
     CASE("softnorm", "", softnorm, {PLAIN(1, 3, 4, 5)}, .step = 0.02, .bf16_tolerance = -1),
     CASE("normalise", "rows", normalise_rows, {ACT(1, 2, 3, 5)}, .step = 0.005),
     CASE("normalise", "columns", normalise_columns, {ACT(1, 3, 4, 5)}, .step = 0.02),
+    CASE("weight_norm", "", weight_norm, {ACT(1, 2, 2, 6, 4), FIXED(1, 1, 2, 6, 4)}, .step = 0.02),
     CASE("rmsnorm", "", rmsnorm, {ACT(1, 4, 9), PLAIN(1, 9)}, .step = 0.02),
     CASE("softmax", "", softmax, {ACT(2, 3, 2, 7)}, .step = 0.02),
     CASE("cpe", "", cpe, {ACT(1, 2, 12, 5), PLAIN(0.3, 5, 1, 3, 3), PLAIN(1, 5)}),

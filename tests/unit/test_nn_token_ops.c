@@ -92,16 +92,24 @@ static Var *normalise_offset(Tape *t, Var *x, Var *y) {
 static Var *rmsnorm_weight(Tape *t, Var *x, Var *y) {
     return op_rmsnorm(t, x, y, 1e-5f);
 }
+static Var *weight_norm_shape(Tape *t, Var *x, Var *y) {
+    return op_weight_norm(t, x, y, 1e-5f);
+}
+static Var *weight_norm_offset(Tape *t, Var *x, Var *y) {
+    (void)y;
+    return op_weight_norm(t, x, x, -1.0f);
+}
 static Var *mse_shape(Tape *t, Var *x, Var *y) {
     return op_mse(t, x, y->value);
 }
 
 static void wrong_shapes_are_refused(void **state) {
     Bench *b = *state;
-    static const Wrong wrong[] = {slice_behind,    slice_before,    slice_nothing, slice_overflow,
-                                  slice_rank,      concat_rank,     concat_width,  concat_dtype,
-                                  scale_count,     scale_dtype,     mse_shape,     rmsnorm_weight,
-                                  normalise_count, normalise_offset};
+    static const Wrong wrong[] = {
+        slice_behind,    slice_before,      slice_nothing,      slice_overflow,
+        slice_rank,      concat_rank,       concat_width,       concat_dtype,
+        scale_count,     scale_dtype,       mse_shape,          rmsnorm_weight,
+        normalise_count, weight_norm_shape, weight_norm_offset, normalise_offset};
     const int64_t three[] = {2, 3, 2}, two[] = {3, 5};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         tape_reset(b->t, true);
@@ -125,6 +133,7 @@ static void failures_pass_through(void **state) {
     assert_ptr_equal(op_softmax(b->t, bad, 1), poison);
     assert_ptr_equal(op_rmsnorm(b->t, bad, bad, 1e-5f), poison);
     assert_ptr_equal(op_normalise(b->t, bad, 1, 1, 1, 1), poison);
+    assert_ptr_equal(op_weight_norm(b->t, bad, bad, 1), poison);
     assert_ptr_equal(op_scale_tokens(b->t, bad, bad), poison);
     assert_ptr_equal(op_concat_tokens(b->t, bad, bad), poison);
     assert_ptr_equal(op_mse(b->t, bad, bad->value), poison);
