@@ -34,6 +34,10 @@ extern const Option lact_nvs_options[];
  * the nearest name or the sizes that do not fit. */
 Status lact_nvs_config_resolve(LactNvsConfig *c, const Config *source);
 Status lact_nvs_config_check(const LactNvsConfig *c);
+/* Sizes from the shapes of a checkpoint without configuration, official ones included; its views'
+ * size and its variant are not in there, except that query_is_key is told by the missing query
+ * rows. Fields that the file says nothing about keep their value. STATUS_DATA names the tensor. */
+Status lact_nvs_config_from_weights(LactNvsConfig *c, const SafeFile *f);
 
 typedef struct LactNvsBlock {
     Var *norm_w[3]; /* before attention, fast weights, MLP */

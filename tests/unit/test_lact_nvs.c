@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <stdio.h>
+#include <unistd.h>
 
 #include "core/memory.h"
 #include "nn/optim.h"
@@ -247,6 +248,50 @@ static void options_and_presets(void **state) {
     config_free(config);
 }
 
+static void sizes_from_weights(void **state) {
+    (void)state;
+    char path[] = "/tmp/ttv-nvs-XXXXXX.safetensors";
+    close(mkstemps(path, 12));
+    const char *const variants[] = {"base", "query_is_key"};
+    for (int i = 0; i < 2; i++) {
+        const LactNvsConfig want = tiny(3, variants[i]);
+        LactNvsConfig c = {.height = 8, .view_width = 12, .variant = "base", .pose_margin = 1};
+        SafeFile *f;
+        Model m;
+        model_open(&m, want, DTYPE_F32);
+        check_ok(params_save(&m.params, path, NULL, 0));
+        check_ok(safetensors_open(path, &f));
+        check_ok(lact_nvs_config_from_weights(&c, f));
+        assert_true(c.patch == want.patch && c.width == want.width && c.layers == want.layers);
+        assert_true(c.head_width == want.head_width && c.fast_heads == want.fast_heads);
+        assert_true(c.inter_multi == want.inter_multi && c.height == want.height);
+        assert_string_equal(c.variant, variants[i]);
+        check_ok(lact_nvs_config_check(&c));
+        check_ok(params_load(&m.params, f, ""));
+        safetensors_close(f);
+        model_close(&m);
+    }
+    float zero[24] = {0};
+    const SafeItem items[] = {
+        {"image_token_decoder.1.weight", tensor_2d(zero, DTYPE_F32, 4, 2)},
+        {"blocks.0.module_list.1.f.w0", tensor_3d(zero, DTYPE_F32, 1, 2, 3)},
+        {"blocks.0.module_list.0.f.q_norm.weight", tensor_1d(zero, DTYPE_F32, 2)},
+        {"blocks.0.module_list.1.f.to_qkv.weight", tensor_2d(zero, DTYPE_F32, 6, 2)}};
+    const char *const messages[] = {"'blocks.0.module_list.1.f.w0' is missing",
+                                    "q_norm.weight' is missing", "to_qkv.weight' is missing",
+                                    "has 4 rows, which is not 3 p^2"};
+    for (int n = 1; n <= 4; n++) {
+        LactNvsConfig c = tiny(1, "base");
+        SafeFile *f;
+        check_ok(safetensors_write(path, items, n, NULL, 0));
+        check_ok(safetensors_open(path, &f));
+        assert_int_equal(lact_nvs_config_from_weights(&c, f), STATUS_DATA);
+        assert_non_null(strstr(status_message(), messages[n - 1]));
+        safetensors_close(f);
+    }
+    unlink(path);
+}
+
 /* ---- the passes ----------------------------------------------------------------------------- */
 
 static void joint_is_reconstruct_and_render(void **state) {
@@ -474,6 +519,7 @@ int main(void) {
         cmocka_unit_test(start_values),
         cmocka_unit_test(wrong_sizes_are_refused),
         cmocka_unit_test(options_and_presets),
+        cmocka_unit_test(sizes_from_weights),
         cmocka_unit_test(joint_is_reconstruct_and_render),
         cmocka_unit_test(views_are_sets),
         cmocka_unit_test(wrong_tokens_are_refused),
