@@ -1,4 +1,5 @@
-/* `ttv data check ROOT`: is this data set what a training run needs? Every file is decoded. */
+/* `ttv data check ROOT`: is this data set what a training run needs? Every file is decoded. Posed
+ * scenes are recognised by their camera files. */
 #include "tools/data_check.h"
 
 #include <dirent.h>
@@ -8,10 +9,11 @@
 #include "core/file.h"
 #include "datasets/tar.h"
 #include "tools/cli.h"
+#include "tools/scene_check.h"
 #include "tools/sections.h"
 
 typedef struct CheckOptions {
-    char splits[CONFIG_TEXT];
+    char splits[CONFIG_TEXT], epipolar[CONFIG_TEXT], scene[CONFIG_TEXT], pair[CONFIG_TEXT];
     int64_t workers, list;
     bool duplicates;
 } CheckOptions;
@@ -29,6 +31,12 @@ static const Option check_options[] = {
      "faults to list in the text report; 0: all that are kept (1000)"},
     {"duplicates", OPTION_BOOL, FIELD(duplicates), "true", 0, 0, NULL, "duplicates",
      "look for identical files"},
+    {"epipolar", OPTION_STRING, FIELD(epipolar), "", 0, 0, NULL, "epipolar",
+     "posed scenes: write a PNG of two frames with corners and their epipolar lines"},
+    {"scene", OPTION_STRING, FIELD(scene), "", 0, 0, NULL, "scene",
+     "scene of the epipolar picture; default: the first usable one"},
+    {"pair", OPTION_STRING, FIELD(pair), "", 0, 0, NULL, "pair",
+     "frame numbers A,B of the epipolar picture; default: two in the middle"},
     {NULL, OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL, NULL},
 };
 
@@ -181,6 +189,12 @@ static int fail(Status s) {
     return s == STATUS_IO ? status_exit_code(STATUS_DATA) : code;
 }
 
+static int run_scenes(const char *root) {
+    SceneCheckOptions o = {options.splits,   options.scene,        options.pair,
+                           options.epipolar, (int)options.workers, options.list};
+    return scene_check_run(root, &o);
+}
+
 static int run(Config *config, int argc, char **argv) {
     (void)config;
     DataCheck c = {0};
@@ -192,6 +206,9 @@ static int run(Config *config, int argc, char **argv) {
         snprintf(root, sizeof settings.data.root, "%s", argv[0]);
     }
     if (!*root) return cli_usage(&command_data_check, "no data set was named");
+    if (scene_root(root)) return run_scenes(root);
+    if (*options.epipolar)
+        return cli_usage(&command_data_check, "--epipolar: %s holds no posed scenes", root);
     c.root = root;
     Status s = check(&c);
     progress_end();
@@ -204,11 +221,12 @@ static int run(Config *config, int argc, char **argv) {
 
 const Command command_data_check = {
     .name = "data check",
-    .summary = "check a data set: labels, corrupt files, counts, duplicates",
+    .summary = "check a data set: labels or cameras, corrupt files, counts, duplicates",
     .synopsis = "ttv data check [flags] ROOT",
     .examples = "  ttv data check data/digits.tar\n"
                 "  ttv data check /data/imagenet --split val --val-labels LOC_val_solution.csv\n"
-                "  ttv data check /data/pets --json >report.json\n",
+                "  ttv data check /data/pets --json >report.json\n"
+                "  ttv data check data/motorcycle.tar --epipolar pair.png\n",
     .letters = "j=workers",
     .sections = sections,
     .hidden = hidden,
