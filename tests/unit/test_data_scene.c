@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "core/rng.h"
 #include "datasets/scene.h"
 #include "datasets/view.h"
 
@@ -405,6 +406,42 @@ static void real_scenes(void **state) {
     }
 }
 
+/* Damaged bytes anywhere: a fault or not, but never a crash, and the scene stays one scene. */
+static void mutated_files(void **state) {
+    (void)state;
+    static const char *const names[] = {"train/" HEX ".txt", "a/opencv_cameras.json",
+                                        "metadata/b.json", "c/scene_info.json"};
+    static const char *const texts[] = {
+        "https://x\n" CAMERA("0") CAMERA("33000"),
+        "[{\"w\":9,\"h\":9,\"fx\":50,\"fy\":50,\"cx\":5,\"cy\":5,\"w2c\":" EYE
+        ",\"file_path\":\"a\"}]",
+        "{\"frames\":[{\"image_path\":\"/x/a\",\"fxfycxcy\":[30,30,1,1],\"w2c\":" EYE "}]}",
+        "{\"frames\":[{\"image_path\":\"a\",\"intrinsics\":[30,30,1,1],\"c2ws\":" EYE "}]}",
+    };
+    char root[256], text[1024], reason[1024];
+    int64_t live = mem_live();
+    Rng rng = rng_stream(1, RNG_TEST, 0, 0);
+    make_temp(root);
+    for (int n = 0; n < 800; n++) {
+        SceneSet *set;
+        size_t size = strlen(texts[n % 4]);
+        memcpy(text, texts[n % 4], size);
+        for (int k = 0; k < 1 + n % 3; k++) text[rng_below(&rng, size)] = (char)rng_u32(&rng);
+        if (n % 7 == 0) size = (size_t)rng_below(&rng, size + 1);
+        put_file(root, names[n % 4], text, size);
+        assert_ok(scene_set_open(root, NULL, &set));
+        assert_int_equal(scene_set_count(set), n < 4 ? n + 1 : 4);
+        for (int64_t i = 0; i < scene_set_count(set); i++) {
+            const Scene *s = scene_set_at(set, i);
+            scene_reason(s, reason, sizeof reason);
+            assert_true(s->fault_count > 0 || s->count > 0);
+        }
+        scene_set_close(set);
+    }
+    assert_int_equal(mem_live(), live);
+    remove_tree(root);
+}
+
 /* Every allocation of opening a set fails once. */
 static void out_of_memory(void **state) {
     (void)state;
@@ -435,6 +472,7 @@ int main(void) {
         cmocka_unit_test(intrinsics_follow_the_crop),
         cmocka_unit_test(pixels_follow_the_crop),
         cmocka_unit_test(the_motorcycle_pair),
+        cmocka_unit_test(mutated_files),
         cmocka_unit_test(real_scenes),
         cmocka_unit_test(out_of_memory),
     };
