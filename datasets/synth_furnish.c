@@ -51,26 +51,15 @@ static double solid_radius(const Solid *o) {
     return sqrt(o->half.x * o->half.x + o->half.y * o->half.y + z * z);
 }
 
-/* Makes the solids since `first` one group. */
-static void close_group(SynthScene *s, int first) {
-    int count = s->solid_count - first;
-    if (count == 0) return;
-    if (s->group_count == MAX_GROUPS) {
-        s->solid_count = first; /* what has no group is never seen */
-        return;
+static void surround_solids(SynthScene *s) {
+    const double slack = 1e-3;
+    for (int i = 0; i < MAX_SOLIDS; i++) {
+        const Solid *o = &s->solids[i];
+        s->balls.radius[i] = i < s->solid_count ? (float)(solid_radius(o) + slack) : -1.0f;
+        s->balls.x[i] = (float)o->center.x;
+        s->balls.y[i] = (float)o->center.y;
+        s->balls.z[i] = (float)o->center.z;
     }
-    Vec low = vec(1e9, 1e9, 1e9), high = vec(-1e9, -1e9, -1e9);
-    for (int i = first; i < s->solid_count; i++) {
-        Vec c = s->solids[i].center;
-        low = vec(fmin(low.x, c.x), fmin(low.y, c.y), fmin(low.z, c.z));
-        high = vec(fmax(high.x, c.x), fmax(high.y, c.y), fmax(high.z, c.z));
-    }
-    Group g = {vec_mix(low, high, 0.5), 0, first, count};
-    for (int i = first; i < s->solid_count; i++) {
-        double away = vec_length(vec_sub(s->solids[i].center, g.center));
-        g.radius = fmax(g.radius, away + solid_radius(&s->solids[i]));
-    }
-    s->groups[s->group_count++] = g;
 }
 
 /* ---- pieces ---- */
@@ -192,9 +181,7 @@ static void furnish_floor(SynthScene *s, Rng *rng) {
         Vec at = vec(rng_range(rng, s->room_low.x + margin, s->room_high.x - margin), 0,
                      rng_range(rng, s->room_low.z + margin, s->room_high.z - margin));
         Place p = place_at(s, rng, at, rng_range(rng, 0, 2 * M_PI));
-        int first = s->solid_count;
         pieces[rng_below(rng, sizeof pieces / sizeof pieces[0])](&p);
-        close_group(s, first);
     }
 }
 
@@ -243,7 +230,6 @@ static void furnish_walls(SynthScene *s, Rng *rng) {
         int items = 1 + (int)rng_below(rng, 3);
         for (int i = 0; i < items; i++) {
             double along = half * ((2 * i + 1.0) / items - 1) + rng_range(rng, -0.2, 0.2);
-            int first = s->solid_count;
             double what = rng_uniform(rng);
             Place p = at_wall(s, rng, w, along, what < 0.3 ? 0.2 : 0);
             if (what < 0.3)
@@ -252,7 +238,6 @@ static void furnish_walls(SynthScene *s, Rng *rng) {
                 hang_window(&p);
             else
                 hang_picture(&p);
-            close_group(s, first);
         }
     }
 }
@@ -293,4 +278,5 @@ void synth_furnish(SynthScene *s, Rng *rng) {
     light_room(s, rng);
     furnish_floor(s, rng);
     furnish_walls(s, rng);
+    surround_solids(s);
 }

@@ -84,14 +84,13 @@ typedef struct Solid {
     double cosine, sine; /* turn about the vertical */
 } Solid;
 
-/* Solids that stand together, with a ball around them. */
-typedef struct Group {
-    Vec center;
-    double radius;
-    int first, count;
-} Group;
+enum { MAX_SOLIDS = 448, MAX_MATERIALS = 240, PATH_POINTS = 4 };
 
-enum { MAX_SOLIDS = 400, MAX_GROUPS = 64, MAX_MATERIALS = 240, PATH_POINTS = 4 };
+/* A ball around every solid, a coordinate an array: most solids are ruled out many at a time. In
+ * floats with some slack, so that it never decides what is seen. Unused places have radius < 0. */
+typedef struct Balls {
+    float x[MAX_SOLIDS], y[MAX_SOLIDS], z[MAX_SOLIDS], radius[MAX_SOLIDS];
+} Balls;
 
 struct SynthScene {
     uint64_t seed;
@@ -99,9 +98,9 @@ struct SynthScene {
     Vec room_low, room_high;
     Material walls[6]; /* -x +x -y (ceiling) +y (floor) -z +z */
     Solid solids[MAX_SOLIDS];
-    Group groups[MAX_GROUPS];
+    Balls balls;
     Material materials[MAX_MATERIALS];
-    int solid_count, group_count, material_count;
+    int solid_count, material_count;
     Vec light[2], light_color[2], ambient;
     Vec eye[PATH_POINTS], look[PATH_POINTS]; /* control points of the path */
     double roll, focal;                      /* focal length over picture height */

@@ -85,13 +85,31 @@ static bool hit_solid(const Solid *s, Vec from, Vec along, double limit, double 
     return hit_cylinder(s, p, d, limit, t, normal);
 }
 
-static bool meets_ball(Vec center, double radius, Vec from, Vec along, double limit) {
-    Vec p = vec_sub(center, from);
-    double b = vec_dot(p, along), c = vec_dot(p, p) - radius * radius;
-    return c <= 0 || (b > 0 && b * b >= c && b - radius <= limit);
-}
-
 /* ---- the scene ---- */
+
+/* Solids whose balls the ray meets before `limit`; their number. */
+static int near_solids(const SynthScene *s, Vec from, Vec along, double limit,
+                       int16_t list[MAX_SOLIDS]) {
+    const float fx = (float)from.x, fy = (float)from.y, fz = (float)from.z, end = (float)limit;
+    const float dx = (float)along.x, dy = (float)along.y, dz = (float)along.z;
+    const Balls *o = &s->balls;
+    int padded = (s->solid_count + 63) / 64 * 64, count = 0;
+    uint8_t meets[MAX_SOLIDS];
+    for (int i = 0; i < padded; i++) {
+        float x = o->x[i] - fx, y = o->y[i] - fy, z = o->z[i] - fz, r = o->radius[i];
+        float b = x * dx + y * dy + z * dz, c = x * x + y * y + z * z - r * r;
+        bool within = c <= 0, ahead = b > 0, touched = b * b >= c, soon = b - r <= end;
+        meets[i] = (uint8_t)((within | (ahead & touched & soon)) & (r > 0));
+    }
+    for (int i = 0; i < padded; i += 8) {
+        uint64_t any;
+        memcpy(&any, meets + i, sizeof any);
+        if (any == 0) continue;
+        for (int k = i; k < i + 8; k++)
+            if (meets[k]) list[count++] = (int16_t)k;
+    }
+    return count;
+}
 
 /* The wall behind everything: the room is seen from within. */
 static Hit hit_room(const SynthScene *s, Vec from, Vec along) {
@@ -118,17 +136,15 @@ static Hit hit_room(const SynthScene *s, Vec from, Vec along) {
 Hit synth_hit(const SynthScene *s, Vec from, Vec along) {
     Hit h = hit_room(s, from, along);
     const Solid *nearest = NULL;
-    for (int g = 0; g < s->group_count; g++) {
-        const Group *group = &s->groups[g];
-        if (!meets_ball(group->center, group->radius, from, along, h.t)) continue;
-        for (int i = group->first; i < group->first + group->count; i++) {
-            double t;
-            Vec normal;
-            if (!hit_solid(&s->solids[i], from, along, h.t, &t, &normal)) continue;
-            h.t = t;
-            h.local_normal = normal;
-            nearest = &s->solids[i];
-        }
+    int16_t list[MAX_SOLIDS];
+    int count = near_solids(s, from, along, h.t, list);
+    for (int i = 0; i < count; i++) {
+        double t;
+        Vec normal;
+        if (!hit_solid(&s->solids[list[i]], from, along, h.t, &t, &normal)) continue;
+        h.t = t;
+        h.local_normal = normal;
+        nearest = &s->solids[list[i]];
     }
     if (nearest == NULL) return h;
     h.normal = turn_out(nearest, h.local_normal);
@@ -140,13 +156,12 @@ Hit synth_hit(const SynthScene *s, Vec from, Vec along) {
 static bool is_shadowed(const SynthScene *s, Vec from, Vec along, double distance) {
     double t;
     Vec normal;
-    for (int g = 0; g < s->group_count; g++) {
-        const Group *group = &s->groups[g];
-        if (!meets_ball(group->center, group->radius, from, along, distance)) continue;
-        for (int i = group->first; i < group->first + group->count; i++)
-            if (!s->materials[s->solids[i].material].glows &&
-                hit_solid(&s->solids[i], from, along, distance, &t, &normal))
-                return true;
+    int16_t list[MAX_SOLIDS];
+    int count = near_solids(s, from, along, distance, list);
+    for (int i = 0; i < count; i++) {
+        const Solid *o = &s->solids[list[i]];
+        if (!s->materials[o->material].glows && hit_solid(o, from, along, distance, &t, &normal))
+            return true;
     }
     return false;
 }
