@@ -54,7 +54,7 @@ static Status add_tar(SceneFiles *f, const char *path) {
         return s;
     }
     int32_t root = (int32_t)(f->root_count - 1);
-    for (int64_t i = 0; s == STATUS_OK && i < tar_count(tar) && !is_full(f); i++) {
+    for (int64_t i = 0; s == STATUS_OK && i < tar_count(tar); i++) {
         const char *name = tar_at(tar, i)->name;
         while (strncmp(name, "./", 2) == 0) name += 2;
         s = add_file(f, root, name, i);
@@ -62,27 +62,44 @@ static Status add_tar(SceneFiles *f, const char *path) {
     return s;
 }
 
-static Status walk(SceneFiles *f, int32_t root, const char *path, const char *below, int depth);
+typedef struct Walk {
+    SceneFiles *files;
+    int32_t root;
+} Walk;
 
-static Status walk_entry(SceneFiles *f, int32_t root, const char *path, const char *below,
-                         const char *entry, int depth) {
+static Status walk(const Walk *w, const char *path, const char *below, int depth);
+
+/* What an entry is, links followed; links to nothing are neither. */
+static void entry_kind(const char *path, const struct dirent *e, bool *folder, bool *file) {
     struct stat st;
+    *folder = e->d_type == DT_DIR;
+    *file = e->d_type == DT_REG;
+    if ((e->d_type != DT_LNK && e->d_type != DT_UNKNOWN) || stat(path, &st) != 0) return;
+    *folder = S_ISDIR(st.st_mode);
+    *file = S_ISREG(st.st_mode);
+}
+
+static Status walk_entry(const Walk *w, const char *path, const char *below, const struct dirent *e,
+                         int depth, bool folders) {
     char *full, *name = NULL;
-    TRY(path_join(&full, path, entry));
-    Status s = *below ? path_join(&name, below, entry) : mem_string(&name, entry);
-    if (s == STATUS_OK && stat(full, &st) == 0) { /* links to nothing are no files */
-        if (S_ISDIR(st.st_mode))
-            s = walk(f, root, full, name, depth + 1);
-        else if (S_ISREG(st.st_mode))
-            s = depth == 0 && has_suffix(entry, ".tar") ? add_tar(f, full)
-                                                        : add_file(f, root, name, -1);
+    bool folder, file;
+    TRY(path_join(&full, path, e->d_name));
+    entry_kind(full, e, &folder, &file);
+    Status s = *below ? path_join(&name, below, e->d_name) : mem_string(&name, e->d_name);
+    if (s == STATUS_OK && folders && folder) {
+        s = walk(w, full, name, depth + 1);
+    } else if (s == STATUS_OK && !folders && file) {
+        bool tar = depth == 0 && has_suffix(e->d_name, ".tar");
+        s = tar ? add_tar(w->files, full) : add_file(w->files, w->root, name, -1);
     }
     mem_free(name);
     mem_free(full);
     return s;
 }
 
-static Status walk(SceneFiles *f, int32_t root, const char *path, const char *below, int depth) {
+/* Files before folders: camera files lie beside the folders of their pictures, and a quick look
+ * must come to them first. */
+static Status walk(const Walk *w, const char *path, const char *below, int depth) {
     char shown[SHOWN];
     text_printable(path, shown, sizeof shown);
     if (depth > MAX_DEPTH)
@@ -90,8 +107,11 @@ static Status walk(SceneFiles *f, int32_t root, const char *path, const char *be
     DIR *dir = opendir(path);
     if (dir == NULL) return status_errno("cannot open folder %s", shown);
     Status s = STATUS_OK;
-    for (const struct dirent *e; s == STATUS_OK && !is_full(f) && (e = readdir(dir)) != NULL;) {
-        if (e->d_name[0] != '.') s = walk_entry(f, root, path, below, e->d_name, depth);
+    for (int pass = 0; s == STATUS_OK && pass < 2; pass++) {
+        rewinddir(dir);
+        for (const struct dirent *e;
+             s == STATUS_OK && !is_full(w->files) && (e = readdir(dir)) != NULL;)
+            if (e->d_name[0] != '.') s = walk_entry(w, path, below, e, depth, pass == 1);
     }
     closedir(dir);
     return s;
@@ -100,7 +120,8 @@ static Status walk(SceneFiles *f, int32_t root, const char *path, const char *be
 static Status add_place(SceneFiles *f, const char *path) {
     if (!file_is_folder(path)) return add_tar(f, path);
     TRY(add_root(f, path, NULL));
-    return walk(f, (int32_t)(f->root_count - 1), path, "", 0);
+    Walk w = {f, (int32_t)(f->root_count - 1)};
+    return walk(&w, path, "", 0);
 }
 
 static int by_root_and_name(const void *a, const void *b, void *user) {

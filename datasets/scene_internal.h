@@ -27,7 +27,7 @@ typedef struct SceneFiles {
     int64_t root_count;
     SceneFile *files; /* by root, then by name */
     int64_t count, capacity;
-    int64_t limit; /* stop after so many files; 0: none */
+    int64_t limit; /* walk no further after so many files; 0: none */
 } SceneFiles;
 
 /* Every file below every root of the comma list. */

@@ -201,6 +201,32 @@ static void which_files_are_scenes(void **state) {
 
 #define EYE "[[1,0,0,0.5],[0,1,0,0],[0,0,1,0],[0,0,0,1]]"
 
+/* The quick look finds cameras beside thousands of pictures, and links are followed once. */
+static void quick_look(void **state) {
+    (void)state;
+    char root[256], name[300], target[600];
+    SceneSet *set;
+    make_temp(root);
+    for (int i = 0; i < 4100; i++) {
+        snprintf(name, sizeof name, "train/" HEX "/%d.png", i);
+        put_text(root, name, "");
+    }
+    assert_false(scene_root(root));
+    put_text(root, "train/" HEX ".txt", "u\n" CAMERA("0") CAMERA("30000"));
+    assert_true(scene_root(root));
+    snprintf(name, sizeof name, "%s/loop", root);
+    snprintf(target, sizeof target, "%s/nothing", root);
+    assert_int_equal(symlink(target, name), 0);
+    assert_ok(scene_set_open(root, NULL, &set));
+    assert_int_equal(scene_set_at(set, 0)->extra, 4099);
+    scene_set_close(set);
+    assert_int_equal(unlink(name), 0);
+    assert_int_equal(symlink(root, name), 0); /* a loop ends with a message */
+    assert_int_equal(scene_set_open(root, NULL, &set), STATUS_DATA);
+    assert_message("nested deeper");
+    remove_tree(root);
+}
+
 static void json_scenes(void **state) {
     (void)state;
     char root[256];
@@ -467,6 +493,7 @@ int main(void) {
         cmocka_unit_test(faults_are_kept_and_counted),
         cmocka_unit_test(unusable_without_faults),
         cmocka_unit_test(which_files_are_scenes),
+        cmocka_unit_test(quick_look),
         cmocka_unit_test(json_scenes),
         cmocka_unit_test(json_faults),
         cmocka_unit_test(intrinsics_follow_the_crop),
