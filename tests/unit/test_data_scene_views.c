@@ -1,6 +1,8 @@
 /* Samples of views: the training recipe, evaluation indices, the threaded loader. */
 #include "data_support.h"
 
+#include <math.h>
+
 #include "core/rng.h"
 #include "datasets/view_loader.h"
 
@@ -339,6 +341,49 @@ static void loader_of_a_list(void **state) {
     remove_tree(root);
 }
 
+/* Training samples of the real clips that are here, decoded. */
+static void real_samples(void **state) {
+    (void)state;
+    const char *path = shared_file("data/multiview/posed-test.tar");
+    if (path == NULL) skip();
+    SceneSet *set;
+    ViewSampler *sampler;
+    ViewLoader *l;
+    ViewBatch b;
+    ViewRecipe r = view_recipe_re10k();
+    r.clamp = true;
+    r.gap_min = 6;
+    assert_ok(scene_set_open(path, NULL, &set));
+    assert_ok(view_sampler_open(set, &r, 1, &sampler));
+    assert_int_equal(view_sampler_unusable(sampler), 0);
+    ViewLoaderOptions o = {.view = view_options_default(128, 96),
+                           .batch = 4,
+                           .views = 8,
+                           .threads = 2,
+                           .count = 12,
+                           .cache_bytes = 1 << 28,
+                           .choose = view_choose_sampler,
+                           .user = sampler};
+    assert_ok(view_loader_open(set, &o, &l));
+    while (view_loader_next(l, &b) == STATUS_OK)
+        for (int64_t i = 0; i < b.count; i++) {
+            const uint8_t *pixels = b.pixels + i * 8 * 96 * 128 * 3;
+            double mean = 0;
+            for (int64_t k = 0; k < 8 * 96 * 128 * 3; k++) mean += pixels[k];
+            mean /= 8 * 96 * 128 * 3;
+            assert_true(b.valid[i] && mean > 10 && mean < 245);
+            for (int v = 0; v < 8; v++) {
+                const double *k = b.cameras[i * 8 + v].intrinsics;
+                assert_true(k[0] > 50 && fabs(k[0] / k[1] - 1) < 0.02); /* square pixels */
+                assert_true(fabs(k[2] - 64) < 2 && fabs(k[3] - 48) < 2);
+            }
+        }
+    assert_int_equal(view_loader_failures(l), 0);
+    view_loader_close(l);
+    view_sampler_close(sampler);
+    scene_set_close(set);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_recipe),
@@ -349,6 +394,7 @@ int main(void) {
         cmocka_unit_test(official_index),
         cmocka_unit_test(loader_is_deterministic),
         cmocka_unit_test(loader_of_a_list),
+        cmocka_unit_test(real_samples),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
