@@ -344,14 +344,16 @@ int64_t scene_set_other_files(const SceneSet *s) {
     return others > 0 ? others : 0;
 }
 
-bool scene_root(const char *root) {
+Status scene_root(const char *root, bool *found) {
     SceneFiles files;
     SceneFormat format;
-    bool found = false;
-    if (scene_files_open(root, QUICK_FILES, &files) != STATUS_OK) return false;
-    for (int64_t i = 0; i < files.count && !found; i++) found = is_camera_file(&files, i, &format);
+    *found = false;
+    Status s = scene_files_open(root, QUICK_FILES, &files);
+    if (s != STATUS_OK) return s == STATUS_MEMORY ? s : STATUS_OK;
+    for (int64_t i = 0; i < files.count && !*found; i++)
+        *found = is_camera_file(&files, i, &format);
     scene_files_close(&files);
-    return found;
+    return STATUS_OK;
 }
 
 const char *scene_frame_name(const SceneSet *s, int64_t scene, int64_t frame, char *text,

@@ -71,9 +71,9 @@ const Scene *scene_set_at(const SceneSet *s, int64_t i);
 int64_t scene_set_find(const SceneSet *s, const char *name);
 int64_t scene_set_other_files(const SceneSet *s); /* neither cameras nor pictures of a scene */
 
-/* Whether camera files are to be expected below `root`: a quick look at the first few thousand
- * names. */
-bool scene_root(const char *root);
+/* Whether there are camera files below `root`: a quick look at the first few thousand names. What
+ * cannot be opened holds none; only STATUS_MEMORY is an error. */
+Status scene_root(const char *root, bool *found);
 
 /* Bytes of a frame's picture; *owned: mem_free them. STATUS_DATA when it is missing. Thread-safe.
  */

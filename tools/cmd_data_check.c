@@ -206,11 +206,14 @@ static int run(Config *config, int argc, char **argv) {
         snprintf(root, sizeof settings.data.root, "%s", argv[0]);
     }
     if (!*root) return cli_usage(&command_data_check, "no data set was named");
-    if (scene_root(root)) return run_scenes(root);
+    bool posed;
+    Status s = scene_root(root, &posed);
+    if (s != STATUS_OK) return cli_fail(s);
+    if (posed) return run_scenes(root);
     if (*options.epipolar)
         return cli_usage(&command_data_check, "--epipolar: %s holds no posed scenes", root);
     c.root = root;
-    Status s = check(&c);
+    s = check(&c);
     progress_end();
     if (s == STATUS_OK) s = report(&c);
     int code = s != STATUS_OK ? fail(s) : c.faults.count > 0 ? EXIT_NEGATIVE : 0;

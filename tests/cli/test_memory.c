@@ -114,6 +114,25 @@ static void test_data_check(void **state) {
     FAIL_EACH("data", "check", data, "--workers", "1", "--json");
 }
 
+static void test_data_check_scenes(void **state) {
+    (void)state;
+    char picture[256];
+    snprintf(picture, sizeof picture, "%s/pair.png", folder);
+    FAIL_EACH("data", "check", TTV_SOURCE_DIR "/data/motorcycle.tar", "--workers", "1", "--json",
+              "--epipolar", picture);
+    assert_int_equal(remove(picture), 0);
+}
+
+static void test_data_synth(void **state) {
+    (void)state;
+    char rooms[256], command[300];
+    snprintf(rooms, sizeof rooms, "%s/rooms", folder);
+    FAIL_EACH("data", "synth-scenes", rooms, "--workers", "1", "--scenes", "1", "--frames", "2",
+              "--size", "8x8", "--overwrite", "--json");
+    snprintf(command, sizeof command, "rm -r '%s'", rooms);
+    assert_int_equal(system(command), 0);
+}
+
 /* Two class folders with one picture each, which the tear-down knows too. */
 static void test_psnr(void **state) {
     (void)state;
@@ -156,10 +175,9 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_classify),
-        cmocka_unit_test(test_inspect),
-        cmocka_unit_test(test_data_check),
-        cmocka_unit_test(test_psnr),
+        cmocka_unit_test(test_classify),   cmocka_unit_test(test_inspect),
+        cmocka_unit_test(test_data_check), cmocka_unit_test(test_data_check_scenes),
+        cmocka_unit_test(test_data_synth), cmocka_unit_test(test_psnr),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
