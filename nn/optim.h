@@ -35,6 +35,8 @@ Status adamw_set_taken(AdamW *o, int64_t taken);
 typedef struct Schedule {
     double base, warmup_start, floor;
     int64_t warmup_steps, total_steps;
+    bool after_warmup; /* lact_nvs.md 7 instead: step 0 has warmup_start, the cosine begins where
+                          the warm-up ends */
 } Schedule;
 double schedule_lr(const Schedule *s, int64_t step);
 

@@ -7,6 +7,7 @@
 
 #include "core/memory.h"
 #include "tools/cli.h"
+#include "tools/nvs_sections.h"
 
 Settings settings;
 
@@ -116,6 +117,9 @@ static const struct {
     {"optim", optim_options, &settings.optim, sizeof settings.optim},
     {"train", train_options, &settings.train, sizeof settings.train},
     {"run", run_options, &settings.run, sizeof settings.run},
+    {"nvs_model", lact_nvs_options, &nvs_settings.model, sizeof nvs_settings.model},
+    {"scenes", scenes_options, &nvs_settings.scenes, sizeof nvs_settings.scenes},
+    {"nvs_train", nvs_train_options, &nvs_settings.train, sizeof nvs_settings.train},
     {"common", common_options, &common, sizeof common},
 };
 enum { SECTIONS = sizeof all_sections / sizeof all_sections[0] };

@@ -4,13 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "tools/cli.h"
 #include "tools/model_meta.h"
-
-enum { MAX_CONFIG_BYTES = 1 << 20 };
+#include "tools/run_resume.h"
 
 /* What a resumed run takes over from its config.ini. Limits of one call (max_steps...) are not
  * inherited. */
@@ -19,47 +17,8 @@ static const char inherited[] =
     "common.precision -train.max_steps -train.time_limit_s -run.output "
     "-run.resume -run.exist_ok -run.dry_run";
 
-static bool has_checkpoint(const char *folder) {
-    char *path;
-    if (path_join(&path, folder, "last.json") != STATUS_OK) return false;
-    bool yes = file_exists(path);
-    mem_free(path);
-    return yes;
-}
-
-static void tell_change(const char *section, const char *key, const char *stored, const char *now) {
-    note("changed since the run began: %s.%s was %s, is now %s", section, key, stored, now);
-}
-
-static Status take_stored_config(Trainer *t) {
-    char *path, *text = NULL;
-    size_t size;
-    TRY(path_join(&path, t->run.path, "config.ini"));
-    Status s = file_read(path, MAX_CONFIG_BYTES, &text, &size);
-    if (s == STATUS_OK) s = config_overlay(t->config, text, size, path, inherited, tell_change);
-    mem_free(text);
-    mem_free(path);
-    return s;
-}
-
 Status trainer_find_run(Trainer *t) {
-    const char *how = settings.run.resume;
-    if (strcmp(how, "none") == 0) return STATUS_OK;
-    bool automatic = strcmp(how, "auto") == 0, last = strcmp(how, "last") == 0;
-    char folder[CONFIG_TEXT];
-    snprintf(folder, sizeof folder, "%s", automatic || last ? settings.run.output : how);
-    if (!has_checkpoint(folder)) {
-        if (!automatic)
-            return status_set(STATUS_USAGE, "--resume %s: %s holds no checkpoint (no last.json)",
-                              how, folder);
-        settings.run.exist_ok = true; /* the same command, again and again, uses the same folder */
-        return STATUS_OK;
-    }
-    TRY(run_folder_open(&t->run, folder));
-    TRY(take_stored_config(t));
-    snprintf(settings.run.output, sizeof settings.run.output, "%s", folder);
-    t->resuming = true;
-    return STATUS_OK;
+    return run_resume_find(&t->run, t->config, inherited, &t->resuming);
 }
 
 /* ---- resume ---- */

@@ -11,7 +11,8 @@
 
 static void schedule_is_bit_equal(void **unused) {
     (void)unused;
-    Schedule s = {5e-4 * 1024 / 512, 5e-7 * 1024 / 512, 5e-6 * 1024 / 512, 20 * 1251, 300 * 1251};
+    Schedule s = {5e-4 * 1024 / 512, 5e-7 * 1024 / 512, 5e-6 * 1024 / 512,
+                  20 * 1251,         300 * 1251,        false};
     static const struct {
         int64_t step;
         double lr;
@@ -28,9 +29,23 @@ static void schedule_is_bit_equal(void **unused) {
             fail_msg("step %lld: %a instead of %a", (long long)golden[i].step, lr, golden[i].lr);
     }
     assert_true(schedule_lr(&s, s.total_steps + 1) == s.floor);
-    Schedule no_warmup = {1.0, 0.25, 0.0, 0, 10};
+    Schedule no_warmup = {1.0, 0.25, 0.0, 0, 10, false};
     assert_true(schedule_lr(&no_warmup, 0) == 1.0);
     assert_true(schedule_lr(&no_warmup, 1) == 1.0);
+}
+
+/* lact_nvs.md 7: step 0 has rate 0, the cosine begins where the warm-up ends. */
+static void schedule_after_warmup(void **unused) {
+    (void)unused;
+    Schedule s = {.base = 4e-4, .warmup_steps = 3000, .total_steps = 20000, .after_warmup = true};
+    assert_true(schedule_lr(&s, 0) == 0);
+    assert_float_equal(schedule_lr(&s, 1500), 2e-4, 1e-15);
+    assert_float_equal(schedule_lr(&s, 3000), 4e-4, 1e-15);
+    assert_float_equal(schedule_lr(&s, 11500), 2e-4, 1e-15);
+    assert_true(schedule_lr(&s, 19999) > 0 && schedule_lr(&s, 19999) < 1e-10);
+    assert_true(schedule_lr(&s, 20000) == 0);
+    s.warmup_steps = 0;
+    assert_true(schedule_lr(&s, 0) == 4e-4);
 }
 
 /* ---- AdamW ------------------------------------------------------------------------------ */
@@ -199,6 +214,7 @@ static void the_shadow_follows(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(schedule_is_bit_equal),
+        cmocka_unit_test(schedule_after_warmup),
         cmocka_unit_test(adamw_equals_the_formula),
         cmocka_unit_test(only_decayed_parameters_decay),
         cmocka_unit_test(a_norm_that_is_not_finite_changes_nothing),

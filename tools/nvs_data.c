@@ -1,0 +1,93 @@
+#include "tools/nvs_data.h"
+
+#include <string.h>
+
+#include "tools/cli.h"
+
+static Status open_validation(NvsData *d) {
+    const ScenesConfig *c = &nvs_settings.scenes;
+    if (strcmp(c->val_split, "none") == 0) return STATUS_OK;
+    TRY(status_context(
+        scene_set_open(c->val_root[0] ? c->val_root : c->root, c->val_split, &d->val),
+        "validation (--val-split none: without)"));
+    TRY(eval_index_generate(d->val, &d->recipe, (uint64_t)nvs_settings.train.seed, &d->index));
+    TRY(eval_index_resolve(&d->index, d->val));
+    const int64_t ready = eval_index_counts(&d->index).ready;
+    if (ready == 0)
+        return status_set(STATUS_DATA,
+                          "validation: none of %lld scenes can be rendered (first: %s); "
+                          "--val-split none trains without",
+                          (long long)d->index.count,
+                          d->index.count > 0 && d->index.entries[0].reason
+                              ? d->index.entries[0].reason
+                              : "no reason known");
+    d->val_count = ready < c->val_scenes ? ready : c->val_scenes;
+    return STATUS_OK;
+}
+
+static Status open_all(NvsData *d) {
+    const ScenesConfig *c = &nvs_settings.scenes;
+    if (!c->root[0])
+        return status_set(STATUS_USAGE, "--data-dir is needed: a folder or tar file of scenes");
+    TRY(scenes_recipe(&d->recipe));
+    TRY(scene_set_open(c->root, c->split, &d->train));
+    TRY(view_sampler_open(d->train, &d->recipe, (uint64_t)nvs_settings.train.seed, &d->sampler));
+    return open_validation(d);
+}
+
+Status nvs_data_open(NvsData *d, int64_t height, int64_t width) {
+    *d = (NvsData){.view = view_options_default(width, height)};
+    Status s = open_all(d);
+    if (s != STATUS_OK) nvs_data_close(d);
+    return s;
+}
+
+Status nvs_data_begin(NvsData *d, int64_t first, int64_t count) {
+    const ScenesConfig *c = &nvs_settings.scenes;
+    ViewLoaderOptions o = {.view = d->view,
+                           .batch = nvs_settings.train.batch_size,
+                           .views = (int)(c->inputs + c->targets),
+                           .threads = (int)c->workers,
+                           .cache_bytes = c->cache_mb << 20,
+                           .first = first,
+                           .count = count,
+                           .choose = view_choose_sampler,
+                           .user = d->sampler};
+    if (d->loader) view_loader_close(d->loader);
+    d->loader = NULL;
+    return view_loader_open(d->train, &o, &d->loader);
+}
+
+void nvs_data_close(NvsData *d) {
+    if (d->loader) view_loader_close(d->loader);
+    if (d->sampler) view_sampler_close(d->sampler);
+    eval_index_free(&d->index);
+    if (d->train) scene_set_close(d->train);
+    if (d->val) scene_set_close(d->val);
+    *d = (NvsData){0};
+}
+
+void nvs_data_print(const NvsData *d) {
+    note("data %s: %lld scenes to draw from, %lld too short, %lld unusable",
+         nvs_settings.scenes.root, (long long)view_sampler_scenes(d->sampler),
+         (long long)view_sampler_short(d->sampler), (long long)view_sampler_unusable(d->sampler));
+    if (!d->val) {
+        note("no validation");
+        return;
+    }
+    const EvalCounts n = eval_index_counts(&d->index);
+    note("validation: %lld of %lld scenes that can be rendered; %lld null, %lld missing, %lld "
+         "faulty",
+         (long long)d->val_count, (long long)n.ready, (long long)n.null, (long long)n.missing,
+         (long long)n.faulty);
+}
+
+void nvs_data_print_failures(const NvsData *d) {
+    const int64_t count = d->loader ? view_loader_failures(d->loader) : 0;
+    if (count == 0) return;
+    note("%lld training samples could not be loaded and were replaced:", (long long)count);
+    for (int64_t i = 0, sample; i < count && i < 5; i++) {
+        const char *message = view_loader_failure(d->loader, i, &sample);
+        if (message) note("  sample %lld: %s", (long long)sample, message);
+    }
+}

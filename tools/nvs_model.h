@@ -1,0 +1,44 @@
+/* A LaCT-NVS model ready to run, and how views become its tokens.
+ *
+ * Weights files that `ttv nvs train` writes hold ttv.model = lact_nvs and ttv.config, the INI text
+ * of [nvs_model] with all values resolved.
+ */
+#ifndef TTV_TOOLS_NVS_MODEL_H
+#define TTV_TOOLS_NVS_MODEL_H
+
+#include "datasets/view.h"
+#include "tools/nvs_sections.h"
+
+typedef struct NvsModel {
+    Device *device;
+    DType act; /* of activations: F32 or BF16 (--precision) */
+    LactNvsConfig config;
+    Params params;
+    LactNvs *nvs;
+    Tape *tape; /* of passes without recording */
+} NvsModel;
+
+/* Random weights from `seed`, sizes of nvs_settings.model as `user` set them; with gradients. On
+ * failure *m is empty. */
+Status nvs_model_create(NvsModel *m, const Config *user, uint64_t seed);
+/* Loads a weights file or run folder for inference. Sizes come from ttv.config, in a foreign file
+ * from the shapes; keys of [nvs_model] that the user set win. */
+Status nvs_model_open(NvsModel *m, const char *checkpoint, const Config *user);
+void nvs_model_close(NvsModel *m);
+
+/* ttv.config of a weights file (mem_free). */
+Status nvs_model_config_text(const NvsModel *m, char **text);
+
+/* One sample on the host, the first `inputs` of its views being input views: poses normalised by
+ * the model's rule; tokens [views * l, 12 p^2]. */
+Status nvs_sample_tokens(const NvsModel *m, const uint8_t *pixels, const ViewCamera *cameras,
+                         int64_t inputs, int64_t views, float *tokens);
+/* The colours of `views` views: patches [views * l, 3 p^2] in 0..1. */
+Status nvs_sample_patches(const NvsModel *m, const uint8_t *pixels, int64_t views, float *patches);
+
+/* Renders the target views of one sample: 8-bit pixels [views - inputs, height, width, 3], rounded.
+ */
+Status nvs_render_sample(NvsModel *m, const uint8_t *pixels, const ViewCamera *cameras,
+                         int64_t inputs, int64_t views, uint8_t *rendered);
+
+#endif

@@ -1,0 +1,83 @@
+/* Option tables of [scenes] and [nvs_train]. */
+#include "tools/nvs_sections.h"
+
+#include <stddef.h>
+
+NvsSettings nvs_settings;
+
+#define SCENES(field) offsetof(ScenesConfig, field)
+#define TRAIN(field)  offsetof(NvsTrainConfig, field)
+
+const Option scenes_options[] = {
+    {"root", OPTION_STRING, SCENES(root), "", 0, 0, NULL, "data-dir",
+     "posed scenes: folders or tar files, with commas between"},
+    {"val_root", OPTION_STRING, SCENES(val_root), "", 0, 0, NULL, "val-dir",
+     "scenes of the validation; empty: those of --data-dir"},
+    {"split", OPTION_STRING, SCENES(split), "train", 0, 0, NULL, "train-split",
+     "split to train on; empty: all"},
+    {"val_split", OPTION_STRING, SCENES(val_split), "test", 0, 0, NULL, "val-split",
+     "split of the validation; none: no validation"},
+    {"gap_min", OPTION_INT, SCENES(gap_min), "25", 1, 1e6, NULL, "gap-min",
+     "least frames between the first and the last view of a sample"},
+    {"gap_max", OPTION_INT, SCENES(gap_max), "192", 1, 1e6, NULL, "gap-max",
+     "most frames between the first and the last view of a sample"},
+    {"inputs", OPTION_INT, SCENES(inputs), "2", 1, VIEW_MAX - 1, NULL, "inputs",
+     "input views of a sample"},
+    {"targets", OPTION_INT, SCENES(targets), "6", 1, VIEW_MAX - 1, NULL, "targets",
+     "target views of a sample"},
+    {"clamp", OPTION_BOOL, SCENES(clamp), "false", 0, 0, NULL, "gap-clamp",
+     "short scenes: gaps up to what they have, instead of leaving them out"},
+    {"inside", OPTION_BOOL, SCENES(inside), "false", 0, 0, NULL, "targets-inside",
+     "targets strictly between the inputs"},
+    {"val_scenes", OPTION_INT, SCENES(val_scenes), "8", 1, 1e6, NULL, "val-scenes",
+     "most scenes of a validation: the first by name"},
+    {"cache_mb", OPTION_INT, SCENES(cache_mb), "256", 0, 1e6, NULL, NULL,
+     "decoded training views to keep, MB"},
+    {"workers", OPTION_INT, SCENES(workers), "0", 0, 256, NULL, "workers",
+     "decoding threads; 0: one per processor; results do not depend on it"},
+    {0},
+};
+
+const Option nvs_train_options[] = {
+    {"batch_size", OPTION_INT, TRAIN(batch_size), "32", 1, 65536, NULL, "batch-size",
+     "samples per micro-step"},
+    {"grad_accum_steps", OPTION_INT, TRAIN(grad_accum_steps), "1", 1, 65536, NULL,
+     "grad-accum-steps", "micro-steps per optimiser step"},
+    {"steps", OPTION_INT, TRAIN(steps), "20000", 1, 1e9, NULL, "steps",
+     "optimiser steps of the whole run: the schedule's length"},
+    {"max_steps", OPTION_INT, TRAIN(max_steps), "0", 0, 1e15, NULL, "max-steps",
+     "stop and save after this many steps; 0: off (the schedule keeps its length)"},
+    {"time_limit_s", OPTION_FLOAT, TRAIN(time_limit_s), "0", 0, 1e9, NULL, "time-limit",
+     "stop and save after this many seconds; 0: off"},
+    {"seed", OPTION_INT, TRAIN(seed), "77", 0, 9.0e15, NULL, "seed",
+     "of every random stream: weights, scenes, views"},
+    {"warmup_steps", OPTION_INT, TRAIN(warmup_steps), "3000", 0, 1e9, NULL, "warmup-steps",
+     "steps of linear warm-up from 0; then a cosine to 0"},
+    {"lr", OPTION_FLOAT, TRAIN(lr), "4e-4", 0, 100, NULL, "lr", "learning rate after the warm-up"},
+    {"weight_decay", OPTION_FLOAT, TRAIN(weight_decay), "0.05", 0, 10, NULL, "weight-decay",
+     "AdamW decay of tensors with two axes or more, fast weights too"},
+    {"beta1", OPTION_FLOAT, TRAIN(beta1), "0.9", 0, 0.999999, NULL, NULL,
+     "AdamW decay of the first moment"},
+    {"beta2", OPTION_FLOAT, TRAIN(beta2), "0.95", 0, 0.9999999, NULL, NULL,
+     "AdamW decay of the second moment"},
+    {"eps", OPTION_FLOAT, TRAIN(eps), "1e-8", 1e-30, 1, NULL, NULL, "AdamW epsilon"},
+    {"clip_grad", OPTION_FLOAT, TRAIN(clip_grad), "1", 0, 1e9, NULL, "clip-grad",
+     "global L2 norm that gradients are clipped to; 0: off"},
+    {"val_interval", OPTION_INT, TRAIN(val_interval), "1000", 0, 1e9, NULL, "val-interval",
+     "steps between validations; 0: only at the end"},
+    {"log_interval", OPTION_INT, TRAIN(log_interval), "50", 1, 1e9, NULL, "log-interval",
+     "steps between rows of metrics.jsonl and metrics.csv"},
+    {"give_up_after", OPTION_INT, TRAIN(give_up_after), "10", 1, 1e9, NULL, NULL,
+     "non-finite steps in a row that end the run"},
+    {0},
+};
+
+Status scenes_recipe(ViewRecipe *out) {
+    const ScenesConfig *c = &nvs_settings.scenes;
+    *out = (ViewRecipe){c->gap_min, c->gap_max, c->inputs, c->targets, c->clamp, c->inside};
+    if (c->inputs + c->targets > VIEW_MAX)
+        return status_set(STATUS_USAGE,
+                          "%lld inputs and %lld targets: a sample has at most %d views",
+                          (long long)c->inputs, (long long)c->targets, (int)VIEW_MAX);
+    return view_recipe_check(out);
+}
