@@ -1,0 +1,86 @@
+#!/bin/bash
+# ttv nvs eval: the table, baselines against ttv psnr, indices, counts with reasons.
+. "$(dirname "$0")/nvs_lib.sh"
+
+run 0 nvs train "${tiny[@]}" --steps 10 -o model
+eval=(nvs eval --checkpoint model --data-dir rooms)
+
+# ---- a generated index, written and read back ----
+run 0 "${eval[@]}" --gap-min 4 --gap-max 11 --write-index index.json
+says 'mean over scenes'
+says '2 evaluated, 0 null, 0 missing, 0 faulty, 0 failed'
+json_ok index.json
+table=$out
+run 0 "${eval[@]}" --index index.json
+equal 'the same index' "$out" "$table"
+run 0 "${eval[@]}" --index index.json --precision bf16
+run 0 nvs eval --checkpoint model/best.safetensors --data-dir rooms --index index.json
+run 0 nvs eval -c model/config.ini --checkpoint model --data-dir rooms --index index.json
+run 0 "${eval[@]}" --split train --inputs 3 --targets 2
+says '4 evaluated'
+
+# ---- baselines: what ttv psnr says about the files, where a view is its file ----
+run 0 data synth-scenes square --split test --scenes 1 --frames 8 --size 32x32 --seed 6 --samples 1
+scene=$(basename square/test/*.txt .txt)
+mapfile -t frame < <(ls "square/test/$scene"/*.png | sort -t/ -k4 -n)
+echo "{\"$scene\": {\"context\": [0, 7], \"target\": [1]}}" >one.json
+run 0 nvs eval --checkpoint model --data-dir square --index one.json --json
+json_ok out
+if command -v python3 >/dev/null; then
+    nearest=$(json_get out '"%.5f %.5f" % (d["nearest"]["psnr"], d["nearest"]["ssim"])')
+    run 0 psnr "${frame[1]}" "${frame[0]}" --json
+    equal 'nearest' "$nearest" "$(json_get out '"%.5f %.5f" % (d["psnr"], d["ssim"])')"
+else
+    skip 'baselines against ttv psnr: no python3'
+fi
+
+# ---- a target that is an input: identical to the nearest view, no finite PSNR ----
+echo "{\"$scene\": {\"context\": [0, 7], \"target\": [7]}}" >input.json
+run 0 nvs eval --checkpoint model --data-dir square --index input.json
+says 'inf'
+run 0 nvs eval --checkpoint model --data-dir square --index input.json --json
+json_ok out
+
+# ---- scenes that are not evaluated: counted, with reasons ----
+cp -r rooms broken
+mapfile -t name < <(basename -s .txt broken/test/*.txt)
+for picture in "broken/test/${name[0]}"/*.png; do head -c 200 "$picture" >cut.png && cp cut.png "$picture"; done
+cat >mixed.json <<EOF
+{"${name[0]}": {"context": [0, 8], "target": [4]}, "${name[1]}": {"context": [0, 8], "target": [4, 5]},
+ "nobody": {"context": [0, 5], "target": [1]}, "nothing": null}
+EOF
+run 3 nvs eval --checkpoint model --data-dir broken --index mixed.json
+says '1 evaluated, 1 null, 1 missing, 0 faulty, 1 failed'
+tells 'nobody: missing: '
+tells "${name[0]}: failed: "
+run 3 nvs eval --checkpoint model --data-dir broken --index mixed.json --json
+json_ok out
+if command -v python3 >/dev/null; then
+    equal 'states' "$(json_get out '" ".join(s["state"] for s in d["scenes"])')" 'failed evaluated missing null'
+    equal 'views' "$(json_get out 'd["views"]')" 2
+fi
+run 0 "${eval[@]}" --index mixed.json # without the broken pictures: missing and null are normal
+says '2 evaluated, 1 null, 1 missing, 0 faulty, 0 failed'
+sed -i '3s/ [^ ]*$//' "broken/test/${name[1]}.txt"
+run 3 nvs eval --checkpoint model --data-dir broken --index mixed.json
+says '0 evaluated, 1 null, 1 missing, 1 faulty, 1 failed'
+tells '18 columns'
+tells 'no scene was evaluated'
+
+# ---- what is refused ----
+run 2 nvs eval --data-dir rooms
+tells '--checkpoint and --data-dir are needed'
+run 2 "${eval[@]}" stray
+run 3 "${eval[@]}" --split nowhere
+run 2 "${eval[@]}" --view-height 30
+tells 'not a multiple of patch'
+run 3 "${eval[@]}" --set nvs_model.width=64
+run 4 "${eval[@]}" --index nowhere.json
+echo '{"a": [1]}' >bad.json
+run 3 "${eval[@]}" --index bad.json
+tells 'bad.json'
+run 4 nvs eval --checkpoint nowhere --data-dir rooms
+run 2 "${eval[@]}" --inputs 40 --targets 40
+tells 'at most 64 views'
+
+finish

@@ -1,0 +1,36 @@
+/* `ttv nvs eval`: what it scores and how it tells. Behind cmd_nvs_eval.c. */
+#ifndef TTV_TOOLS_NVS_EVAL_H
+#define TTV_TOOLS_NVS_EVAL_H
+
+#include "datasets/score.h"
+#include "datasets/view_sample.h"
+#include "tools/nvs_model.h"
+
+/* The model, and what needs none: the nearest input view (by camera position; the first of equals)
+ * and the mean of the input views, rounded. */
+typedef enum NvsMethod { NVS_MODEL, NVS_NEAREST, NVS_MEAN, NVS_METHODS } NvsMethod;
+const char *nvs_method_name(NvsMethod m);
+
+typedef struct NvsEval {
+    NvsModel model;
+    SceneSet *set;
+    EvalIndex index;
+    ViewOptions view;
+    ViewScratch scratch;
+    uint8_t *pixels, *rendered, *baseline;       /* of one sample; of one view */
+    ScoreSummary (*scenes)[NVS_METHODS];         /* of every entry; n = 0: not scored */
+    double psnr[NVS_METHODS], ssim[NVS_METHODS]; /* mean over scenes of their means; NAN: none */
+    int64_t evaluated, views;
+} NvsEval;
+
+/* Scores every entry that is ready; those that cannot be loaded or rendered become EVAL_FAILED. */
+Status nvs_eval_run(NvsEval *e);
+
+/* ---- nvs_eval_report.c ---- */
+
+/* Names on stderr what was not evaluated, and why. */
+void nvs_eval_print_reasons(const NvsEval *e);
+void nvs_eval_print_text(const NvsEval *e);
+Status nvs_eval_print_json(const NvsEval *e);
+
+#endif
