@@ -35,8 +35,8 @@ typedef struct Command {
 /* The commands, in help order; NULL-terminated. */
 extern const Command *const commands[];
 extern const Command command_train, command_eval, command_classify, command_inspect,
-    command_data_check, command_data_synth, command_nvs_train, command_nvs_eval, command_psnr,
-    command_bench;
+    command_data_check, command_data_synth, command_nvs_train, command_nvs_eval, command_nvs_render,
+    command_psnr, command_bench;
 
 /* auto: bf16 on CUDA, fp32 on the CPU. */
 typedef enum Precision { PRECISION_AUTO, PRECISION_FP32, PRECISION_TF32, PRECISION_BF16 } Precision;

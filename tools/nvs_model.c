@@ -115,7 +115,7 @@ Status nvs_model_config_text(const NvsModel *m, char **text) {
 
 /* ---- views as tokens ---- */
 
-static Camera camera_of(const ViewCamera *v) {
+Camera nvs_camera(const ViewCamera *v) {
     Camera c = {.fx = v->intrinsics[0],
                 .fy = v->intrinsics[1],
                 .cx = v->intrinsics[2],
@@ -139,7 +139,7 @@ Status nvs_sample_tokens(const NvsModel *m, const uint8_t *pixels, const ViewCam
     const LactNvsConfig *c = &m->config;
     const int64_t size = lact_nvs_view_tokens(m->nvs) * lact_nvs_token_size(m->nvs);
     Camera poses[VIEW_MAX];
-    for (int64_t v = 0; v < views; v++) poses[v] = camera_of(&cameras[v]);
+    for (int64_t v = 0; v < views; v++) poses[v] = nvs_camera(&cameras[v]);
     TRY(poses_normalise(poses, inputs, views, (PoseRule)c->poses, c->pose_margin, NULL));
     for (int64_t v = 0; v < views; v++) {
         Tensor rgb = v < inputs ? picture_at(m, pixels, v) : tensor_none();
@@ -157,15 +157,22 @@ Status nvs_sample_patches(const NvsModel *m, const uint8_t *pixels, int64_t view
 
 /* ---- rendering ---- */
 
-static Status forward(NvsModel *m, const float *tokens, int64_t inputs, int64_t views,
-                      float *patches) {
-    Tensor device_tokens;
+/* Tokens [1, count, size] on the device, at the start of a pass without recording. */
+static Status begin_pass(NvsModel *m, const float *tokens, int64_t views, Var **x) {
+    Tensor t;
     tape_reset(m->tape, false);
     TRY(tape_take(m->tape, DTYPE_F32, 3,
                   (int64_t[]){1, views * lact_nvs_view_tokens(m->nvs), lact_nvs_token_size(m->nvs)},
-                  &device_tokens));
-    TRY(device_push(m->device, device_tokens, tokens));
-    Var *x = tape_input(m->tape, device_tokens, "tokens");
+                  &t));
+    TRY(device_push(m->device, t, tokens));
+    *x = tape_input(m->tape, t, "tokens");
+    return STATUS_OK;
+}
+
+static Status forward(NvsModel *m, const float *tokens, int64_t inputs, int64_t views,
+                      float *patches) {
+    Var *x;
+    TRY(begin_pass(m, tokens, views, &x));
     Var *rgb = lact_nvs_forward(m->nvs, m->tape, x, inputs, NULL);
     TRY(tape_status(m->tape));
     return device_pull(m->device, patches, rgb->value);
@@ -193,6 +200,52 @@ Status nvs_render_sample(NvsModel *m, const uint8_t *pixels, const ViewCamera *c
     if (s == STATUS_OK) s = forward(m, tokens, inputs, views, patches);
     for (int64_t v = 0; s == STATUS_OK && v < views - inputs; v++)
         s = to_pixels(m, patches + v * picture, rgb, rendered + v * picture);
+    mem_free(block);
+    return s;
+}
+
+static Status reconstruct(NvsModel *m, const uint8_t *pixels, const Camera *cameras, int64_t inputs,
+                          float *tokens, LactState *state) {
+    const LactNvsConfig *c = &m->config;
+    const int64_t size = lact_nvs_view_tokens(m->nvs) * lact_nvs_token_size(m->nvs);
+    Var *x;
+    for (int64_t v = 0; v < inputs; v++)
+        TRY(view_tokens(&cameras[v], c->height, c->view_width, c->patch, picture_at(m, pixels, v),
+                        tokens + v * size));
+    TRY(begin_pass(m, tokens, inputs, &x));
+    return lact_reconstruct(m->nvs, m->tape, x, state);
+}
+
+Status nvs_reconstruct(NvsModel *m, const uint8_t *pixels, const Camera *cameras, int64_t inputs,
+                       LactState *state) {
+    const int64_t size = lact_nvs_view_tokens(m->nvs) * lact_nvs_token_size(m->nvs);
+    void *tokens;
+    TRY(mem_alloc(&tokens, inputs * size, sizeof(float), "input views"));
+    Status s = reconstruct(m, pixels, cameras, inputs, tokens, state);
+    mem_free(tokens);
+    return s;
+}
+
+static Status render_camera(NvsModel *m, const LactState *state, const Camera *camera,
+                            float *tokens, float *patches) {
+    const LactNvsConfig *c = &m->config;
+    Var *x;
+    TRY(view_tokens(camera, c->height, c->view_width, c->patch, tensor_none(), tokens));
+    TRY(begin_pass(m, tokens, 1, &x));
+    Var *y = lact_render(m->nvs, m->tape, x, state);
+    TRY(tape_status(m->tape));
+    return device_pull(m->device, patches, y->value);
+}
+
+Status nvs_render_camera(NvsModel *m, const LactState *state, const Camera *camera,
+                         uint8_t *rendered) {
+    const int64_t size = lact_nvs_view_tokens(m->nvs) * lact_nvs_token_size(m->nvs);
+    const int64_t picture = m->config.height * m->config.view_width * 3;
+    void *block;
+    TRY(mem_alloc(&block, size + 2 * picture, sizeof(float), "a view"));
+    float *tokens = block, *patches = tokens + size, *rgb = patches + picture;
+    Status s = render_camera(m, state, camera, tokens, patches);
+    if (s == STATUS_OK) s = to_pixels(m, patches, rgb, rendered);
     mem_free(block);
     return s;
 }

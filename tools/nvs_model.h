@@ -41,4 +41,11 @@ Status nvs_sample_patches(const NvsModel *m, const uint8_t *pixels, int64_t view
 Status nvs_render_sample(NvsModel *m, const uint8_t *pixels, const ViewCamera *cameras,
                          int64_t inputs, int64_t views, uint8_t *rendered);
 
+/* The two halves of it, for cameras in the model's frame: fast weights of one scene, one view. */
+Camera nvs_camera(const ViewCamera *v);
+Status nvs_reconstruct(NvsModel *m, const uint8_t *pixels, const Camera *cameras, int64_t inputs,
+                       LactState *state);
+Status nvs_render_camera(NvsModel *m, const LactState *state, const Camera *camera,
+                         uint8_t *rendered);
+
 #endif

@@ -56,7 +56,7 @@ flags_of() { # COMMAND...: "flag<TAB>takes<TAB>value"
         flag != "" && /\[[^][]*\]$/ { value = $0; sub(/^.*\[/, "", value); sub(/\]$/, "", value) }
         END { emit() }'
 }
-for command in train eval classify inspect 'data check' 'data synth-scenes' 'nvs train' 'nvs eval' psnr bench; do
+for command in train eval classify inspect 'data check' 'data synth-scenes' 'nvs train' 'nvs eval' 'nvs render' psnr bench; do
     count=0
     while IFS=$'\t' read -r flag takes value; do
         case $flag in help | help-all | version | config | set | print-config) continue ;; esac

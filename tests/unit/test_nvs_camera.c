@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "core/rng.h"
+#include "nvs/camera_path.h"
 #include "nvs/patches.h"
 
 static void check_ok(Status s) {
@@ -295,6 +296,37 @@ static void cancelling_cameras_are_refused(void **state) {
     check_fails(pose_frame_mean(c, 1, 0, &f), STATUS_USAGE, "margin is 0");
 }
 
+/* ---- between cameras ------------------------------------------------------------------------ */
+
+/* Cosine of the angle between two rotations. */
+static double turn_between(const Camera *a, const Camera *b) {
+    double trace = 0;
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 3; k++) trace += a->c2w[4 * i + k] * b->c2w[4 * i + k];
+    return (trace - 1) / 2;
+}
+
+static void the_way_is_even(void **state) {
+    (void)state;
+    for (uint64_t n = 0; n < 200; n++) {
+        const Camera a = random_camera(2 * n, 3, 2), b = random_camera(2 * n + 1, 3, 2);
+        Camera c[3];
+        for (int i = 0; i < 3; i++) {
+            camera_between(&a, &b, i / 2.0, &c[i]);
+            check_ok(camera_check(&c[i]));
+        }
+        for (int i = 0; i < 16; i++) {
+            assert_true(near(c[0].c2w[i], a.c2w[i], 1e-9));
+            assert_true(near(c[2].c2w[i], b.c2w[i], 1e-9));
+        }
+        assert_true(near(turn_between(&a, &c[1]), turn_between(&c[1], &b), 1e-9));
+        const double half = turn_between(&a, &c[1]); /* cos(2 x) = 2 cos(x)^2 - 1 */
+        assert_true(half > -1e-9 && near(2 * half * half - 1, turn_between(&a, &b), 1e-9));
+        assert_true(near(c[1].c2w[3], (a.c2w[3] + b.c2w[3]) / 2, 1e-12));
+        assert_true(near(c[1].fx, (a.fx + b.fx) / 2, 1e-9));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(inverse_is_inverse),
@@ -309,6 +341,7 @@ int main(void) {
         cmocka_unit_test(the_world_does_not_matter),
         cmocka_unit_test(one_position_has_no_scale),
         cmocka_unit_test(cancelling_cameras_are_refused),
+        cmocka_unit_test(the_way_is_even),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
