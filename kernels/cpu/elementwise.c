@@ -85,53 +85,37 @@ Status mul_cpu(Device *d, Grad y, Tensor a, Tensor b) {
     return STATUS_OK;
 }
 
+/* y = value(x), one vector loop for each function. */
+#define EACH(value)                                                                                \
+    do {                                                                                           \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = value(x[i]);                    \
+        return;                                                                                    \
+    } while (0)
+
 /* rough: the values came from BF16 and go back to it. */
 static void unary_values(UnaryKind f, bool rough, float *y, const float *x, int64_t n) {
-    if (rough && f == UNARY_GELU) {
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++) y[i] = gelu_rough(x[i]);
-        return;
-    }
-    if (rough && f == UNARY_DGELU) {
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++) y[i] = dgelu_rough(x[i]);
-        return;
-    }
+    if (rough && f == UNARY_GELU) EACH(gelu_rough);
+    if (rough && f == UNARY_DGELU) EACH(dgelu_rough);
     switch (f) {
     case UNARY_SILU:
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++) y[i] = silu_value(x[i]);
-        break;
+        EACH(silu_value);
     case UNARY_DSILU:
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++) y[i] = dsilu_value(x[i]);
-        break;
+        EACH(dsilu_value);
     case UNARY_D2SILU:
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++) y[i] = d2silu_value(x[i]);
-        break;
+        EACH(d2silu_value);
     case UNARY_GELU:
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++) y[i] = gelu_value(x[i]);
-        break;
+        EACH(gelu_value);
     case UNARY_DGELU:
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++) y[i] = dgelu_value(x[i]);
-        break;
+        EACH(dgelu_value);
     case UNARY_SIGMOID:
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++) y[i] = sigma_value(x[i]);
-        break;
+        EACH(sigma_value);
     case UNARY_DSIGMOID:
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++) y[i] = dsigma_value(x[i]);
-        break;
+        EACH(dsigma_value);
     case UNARY_SOFTPLUS:
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++) y[i] = softplus_value(x[i]);
-        break;
+        EACH(softplus_value);
     }
 }
+#undef EACH
 
 Status unary_cpu(Device *d, Grad y, UnaryKind f, Tensor x) {
     (void)d;
