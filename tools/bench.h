@@ -1,4 +1,5 @@
-/* The parts of `ttv bench`: kernels at real ViTTT shapes, whole passes, the image loader.
+/* The parts of `ttv bench`: kernels at real ViTTT shapes, whole passes of a ViTTT and of a
+ * LaCT-NVS, the image loader.
  *
  * Every part measures on one open Device, prints a table (or adds an object to the JSON document)
  * and compares with a ceiling measured in the same run. Times are medians of samples that end in
@@ -21,6 +22,7 @@ typedef struct BenchOptions {
     int64_t workers;          /* loader threads; 0: all processors */
     char data[CONFIG_TEXT];   /* loader: data set; "": [data] root, else pictures of own making */
     char filter[CONFIG_TEXT]; /* ops: only kernels whose name holds this */
+    int64_t inputs, targets;  /* nvs: views of a scene */
 } BenchOptions;
 
 enum { BENCH_COPIES = 5 };
@@ -53,6 +55,7 @@ int64_t bench_sets(const Device *d, double bytes, int64_t most);
 
 Status bench_ops(Bench *b);
 Status bench_step(Bench *b);
+Status bench_nvs(Bench *b);
 Status bench_loader(Bench *b);
 
 /* ---- bench_time.c ---- */

@@ -12,7 +12,7 @@ enum { PASSES = 8 };
 
 /* What one measurement says. */
 typedef struct PassResult {
-    const char *what;
+    const char *what, *unit; /* unit: of what the batch counts, "images" */
     int64_t batch;
     double seconds, macs; /* multiply-adds of the pass */
     bool profiled;
@@ -36,6 +36,10 @@ typedef struct PassResults {
 PassResult *pass_add(PassResults *r, const char *what, int64_t batch, double macs);
 void pass_memory(const Device *d, PassMemory *out);
 int64_t pass_growths(const Device *d);
+/* One line, or an object under `what`. */
+void pass_report(const Bench *b, const PassResult *r);
+/* Of training also whether it is planned: nothing is allocated after step 1. */
+void pass_report_memory(const Bench *b, const char *key, const PassMemory *m, bool training);
 
 /* classify_one and classify: 8-bit pixels on the host to scores on the host, as `ttv classify` does
  * it, with batch 1 and --batch-size. forward_one and forward: recorded. */

@@ -3,12 +3,15 @@
  */
 #include "tools/bench_passes.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include "tools/cli.h"
 #include "vision/vittt.h"
 
 PassResult *pass_add(PassResults *r, const char *what, int64_t batch, double macs) {
     PassResult *p = &r->pass[r->count++];
-    *p = (PassResult){.what = what, .batch = batch, .macs = macs};
+    *p = (PassResult){.what = what, .unit = "images", .batch = batch, .macs = macs};
     return p;
 }
 
@@ -29,31 +32,32 @@ void pass_memory(const Device *d, PassMemory *out) {
 
 /* ---- report ---- */
 
-static void report_pass(const Bench *b, const PassResult *r) {
+void pass_report(const Bench *b, const PassResult *r) {
     double per_second = (double)r->batch / r->seconds;
     double flops = 2.0 * r->macs / r->seconds;
-    char text[32];
+    char text[32], key[32];
     if (b->json) {
         json_key(b->json, r->what);
         json_begin_object(b->json);
         json_pair_int(b->json, "batch", r->batch);
         bench_number(b->json, "ms", 1e3 * r->seconds);
-        bench_number(b->json, "images_per_s", per_second);
+        snprintf(key, sizeof key, "%s_per_s", r->unit);
+        bench_number(b->json, key, per_second);
         bench_number(b->json, "gflops", 1e-9 * flops);
         bench_number(b->json, "ceiling_share", flops / b->peak_flops);
         if (r->profiled) profile_report(b, "profile", &r->profile);
         json_end_object(b->json);
         return;
     }
-    out_printf("%-12s batch %-4lld %9.3f ms %9.1f img/s %s %4.0f %% of the product ceiling\n",
+    out_printf("%-12s batch %-4lld %9.3f ms %9.1f %s/s %s %4.0f %% of the product ceiling\n",
                r->what, (long long)r->batch, 1e3 * r->seconds, per_second,
+               strcmp(r->unit, "images") == 0 ? "img" : r->unit,
                bench_flops_text(b->device, flops, text, sizeof text),
                100.0 * flops / b->peak_flops);
     if (r->profiled) profile_report(b, "profile", &r->profile);
 }
 
-/* Of training also whether it is planned: nothing is allocated after step 1. */
-static void report_memory(const Bench *b, const char *key, const PassMemory *m, bool training) {
+void pass_report_memory(const Bench *b, const char *key, const PassMemory *m, bool training) {
     if (b->json) {
         json_key(b->json, key);
         json_begin_object(b->json);
@@ -94,9 +98,9 @@ static void report_step(const Bench *b, const PassResults *r) {
         json_begin_object(b->json);
     }
     report_head(b, r->parameters);
-    for (int i = 0; i < r->count; i++) report_pass(b, &r->pass[i]);
-    report_memory(b, "memory_classify", &r->classify, false);
-    report_memory(b, "memory", &r->train, true);
+    for (int i = 0; i < r->count; i++) pass_report(b, &r->pass[i]);
+    pass_report_memory(b, "memory_classify", &r->classify, false);
+    pass_report_memory(b, "memory", &r->train, true);
     if (b->json) json_end_object(b->json);
 }
 

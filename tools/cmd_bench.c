@@ -1,4 +1,4 @@
-/* `ttv bench ops|step|loader|all`: what is fast, and what limits it. */
+/* `ttv bench ops|step|nvs|loader|all`: what is fast, and what limits it. */
 #include "tools/bench.h"
 
 #include <string.h>
@@ -13,11 +13,15 @@ static BenchOptions options;
 #define FIELD(name) offsetof(BenchOptions, name)
 static const Option bench_options[] = {
     {"batch_size", OPTION_INT, FIELD(batch), "16", 1, 65536, NULL, "batch-size",
-     "images per pass and per loader batch"},
+     "images or scenes per pass, images per loader batch"},
     {"seconds", OPTION_FLOAT, FIELD(seconds), "0.5", 0.001, 3600, NULL, "seconds",
      "time spent on one measurement"},
     {"filter", OPTION_STRING, FIELD(filter), "", 0, 0, NULL, "filter",
      "ops: only kernels whose name holds this"},
+    {"inputs", OPTION_INT, FIELD(inputs), "2", 1, 1024, NULL, "inputs",
+     "nvs: input views of a scene"},
+    {"targets", OPTION_INT, FIELD(targets), "6", 1, 1024, NULL, "targets",
+     "nvs: target views of a training scene"},
     {"data", OPTION_STRING, FIELD(data), "", 0, 0, NULL, "data-dir",
      "loader: data set root or tar; without one, pictures of 500x375 are made"},
     {"images", OPTION_INT, FIELD(images), "64", 1, 100000, NULL, "images",
@@ -28,28 +32,33 @@ static const Option bench_options[] = {
 };
 
 static const Section *sections(int *count) {
-    static Section list[2];
+    static Section list[3];
     list[0] = (Section){"bench", bench_options, &options};
-    *count = 1 + sections_fill(list + 1, 1, "model");
+    *count = 1 + sections_fill(list + 1, 2, "model nvs_model");
     return list;
 }
 
 static const Section *hidden(int *count) {
-    static Section list[7];
-    *count = sections_fill(list, 7, "data preprocess augment loader optim train run");
+    static Section list[9];
+    *count =
+        sections_fill(list, 9, "data preprocess augment loader optim train run scenes nvs_train");
     return list;
 }
 
-/* The parts in their order under "all". step comes first: its memory report wants a fresh device.
- */
+/* The parts in their order under "all", which leaves nvs out: at its usual sizes it is work for a
+ * card. step comes first: its memory report wants a fresh device. */
 static const struct {
     const char *name;
     Status (*run)(Bench *b);
-} parts[] = {{"step", bench_step}, {"ops", bench_ops}, {"loader", bench_loader}};
+    bool alone;
+} parts[] = {{"step", bench_step, false},
+             {"ops", bench_ops, false},
+             {"loader", bench_loader, false},
+             {"nvs", bench_nvs, true}};
 enum { PARTS = sizeof parts / sizeof *parts };
 
 static bool part_wanted(const char *word, int i) {
-    return strcmp(word, "all") == 0 || strcmp(word, parts[i].name) == 0;
+    return (strcmp(word, "all") == 0 && !parts[i].alone) || strcmp(word, parts[i].name) == 0;
 }
 
 static void report_machine(const Bench *b) {
@@ -88,12 +97,12 @@ static Status bench_run(const Config *config, const char *word, JsonWriter *json
 
 static int run(Config *config, int argc, char **argv) {
     if (argc != 1)
-        return cli_usage(&command_bench, "one of ops, step, loader or all is expected%s",
+        return cli_usage(&command_bench, "one of ops, step, nvs, loader or all is expected%s",
                          argc ? "" : ", none was given");
     bool known = strcmp(argv[0], "all") == 0;
     for (int i = 0; i < PARTS; i++) known = known || part_wanted(argv[0], i);
     if (!known)
-        return cli_usage(&command_bench, "there is no bench '%s'; ops, step, loader or all",
+        return cli_usage(&command_bench, "there is no bench '%s'; ops, step, nvs, loader or all",
                          argv[0]);
 
     if (!common.json) {
@@ -115,9 +124,10 @@ const Command command_bench = {
     .name = "bench",
     .aliases = "benchmark",
     .summary = "measure kernels, whole passes and the image loader",
-    .synopsis = "ttv bench [flags] ops|step|loader|all",
+    .synopsis = "ttv bench [flags] ops|step|nvs|loader|all",
     .examples = "  ttv bench all\n"
                 "  ttv bench step --model vittt_tiny --batch-size 32 --precision bf16\n"
+                "  ttv bench nvs --nvs-model l12_d768_ttt1x --batch-size 32 --device cuda\n"
                 "  ttv bench ops --filter vittt --json\n"
                 "  ttv bench loader --data-dir /data/imagenet --workers 8\n",
     .letters = "b=batch-size j=workers m=model",

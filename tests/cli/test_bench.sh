@@ -33,6 +33,20 @@ run 0 bench step "${small[@]}" --batch-size 1
 run 0 bench step --seconds 0.001 --batch-size 1 --img-size 32 --json
 [ -z "$(command -v python3)" ] || equal 'parameters of ViTTT-T' "$(json_get out 'd["step"]["parameters"]')" 6149416
 
+scene=(--seconds 0.001 --batch-size 2 --nvs-model custom --view-height 16 --view-width 16 --inputs 2 --targets 1
+    --set nvs_model.patch=4 --set nvs_model.width=16 --set nvs_model.layers=2 --set nvs_model.head_width=8)
+run 0 bench nvs "${scene[@]}"
+says 'allocations after step 1: 0'
+says 'views/s'
+run 0 bench nvs "${scene[@]}" --precision bf16 --json
+json_ok out
+if command -v python3 >/dev/null; then
+    equal 'scenes, views' "$(json_get out '[d["nvs"][k]["batch"] for k in ("train", "reconstruct", "render")]')" '[2, 1, 1]'
+    equal 'rates' "$(json_get out 'd["nvs"]["train"]["scenes_per_s"] > 0 and d["nvs"]["render"]["views_per_s"] > 0')" True
+fi
+run 2 bench nvs --nvs-model l12_d768_ttt3x
+tells 'did you mean'
+
 run 0 bench loader "${small[@]}" --images 4 --workers 1
 says 'pictures of own making'
 says 'img/s'
@@ -47,7 +61,7 @@ json_ok out
 
 # ---- mistakes ----
 run 2 bench
-tells 'ops, step, loader or all'
+tells 'ops, step, nvs, loader or all'
 run 2 bench opps
 tells "'opps'"
 run 2 bench step --model vittt_tiney
