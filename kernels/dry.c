@@ -60,7 +60,8 @@ DRY(cross_entropy, Tensor loss, Tensor logits, Tensor targets)
 DRY(cross_entropy_backward, Grad dlogits, Tensor dloss, Tensor logits, Tensor targets)
 DRY(mse, Tensor loss, Tensor x, Tensor target)
 DRY(mse_backward, Grad dx, Tensor dloss, Tensor x, Tensor target)
-DRY(grad_norm, Tensor control, Tensor taken, Tensor g, float max_norm, float beta1, float beta2)
+DRY(grad_norm, Tensor control, Tensor taken, Tensor g, float max_norm, float skip_norm, float beta1,
+    float beta2)
 DRY(adamw, Tensor p, Tensor m, Tensor v, Tensor shadow, Tensor g, Tensor lr, Tensor control,
     float beta1, float beta2, float eps, float weight_decay)
 DRY(ema, Tensor average, Tensor p, float decay)

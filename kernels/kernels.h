@@ -177,13 +177,14 @@ struct Kernels {
     /* ---- optimiser -------------------------------------------------------------------------- */
 
     /* control[4] = {norm of g, clip coefficient min(1, max_norm/(norm+1e-6)) (1 when max_norm <=
-     * 0), 1/(1-beta1^k), 1/(1-beta2^k)}, k = ++taken[0] (I64). When the norm is not finite, the
-     * coefficient is 0, taken stays, and adamw will leave everything untouched. */
+     * 0), 1/(1-beta1^k), 1/(1-beta2^k)}, k = ++taken[0] (I64). When the norm is not finite, or
+     * above skip_norm > 0, the coefficient is 0, taken stays, and adamw will leave everything
+     * untouched. */
     Status (*grad_norm)(Device *d, Tensor control, Tensor taken, Tensor g, float max_norm,
-                        float beta1, float beta2);
+                        float skip_norm, float beta1, float beta2);
     /* AdamW on a flat range (vittt.md 7.2), g scaled by control[1]; lr F32 [1] on the device;
-     * `shadow` (BF16, optional) receives the rounded weights. No change at all when control[0] is
-     * not finite. */
+     * `shadow` (BF16, optional) receives the rounded weights. No change at all when control[1] is
+     * 0. */
     Status (*adamw)(Device *d, Tensor p, Tensor m, Tensor v, Tensor shadow, Tensor g, Tensor lr,
                     Tensor control, float beta1, float beta2, float eps, float weight_decay);
 

@@ -1,5 +1,6 @@
 #include "nn/optim.h"
 
+#include <math.h>
 #include <string.h>
 
 Status adamw_init(AdamW *o, Params *p, AdamWOptions options) {
@@ -46,7 +47,8 @@ Status adamw_apply(AdamW *o) {
     const Params *p = o->params;
     const AdamWOptions *a = &o->options;
     Device *d = p->device;
-    TRY(d->k->grad_norm(d, o->control, o->taken, p->grad, a->clip_norm, a->beta1, a->beta2));
+    TRY(d->k->grad_norm(d, o->control, o->taken, p->grad, a->clip_norm, a->skip_norm, a->beta1,
+                        a->beta2));
     TRY(update(o, 0, p->decayed, a->weight_decay));
     TRY(update(o, p->decayed, p->flat - p->decayed, 0.0f));
     return o->ema ? ema_update(o->ema) : STATUS_OK;
@@ -63,6 +65,11 @@ Status adamw_report(AdamW *o, float *norm, float *clip) {
     *norm = control[0];
     *clip = control[1];
     return STATUS_OK;
+}
+
+bool adamw_skips(const AdamW *o, float norm) {
+    const float limit = o->options.skip_norm;
+    return !isfinite(norm) || (limit > 0.0f && norm > limit);
 }
 
 Status adamw_taken(AdamW *o, int64_t *taken) {

@@ -7,6 +7,7 @@
 typedef struct AdamWOptions {
     float beta1, beta2, eps, weight_decay;
     float clip_norm; /* <= 0: no clipping */
+    float skip_norm; /* a step whose norm is above it changes nothing; <= 0: none */
 } AdamWOptions;
 
 typedef struct AdamW {
@@ -19,13 +20,16 @@ typedef struct AdamW {
 } AdamW;
 
 Status adamw_init(AdamW *o, Params *p, AdamWOptions options);
-/* One step with the gradients in params. Nothing changes when the norm is not finite. The two
+/* One step with the gradients in params. Nothing changes when the norm is not finite or above
+ * skip_norm. The two
  * halves: the rate goes to the device, kernels alone do the rest (so that they can be recorded). */
 Status adamw_step(AdamW *o, double lr);
 Status adamw_set_lr(AdamW *o, double lr);
 Status adamw_apply(AdamW *o);
 /* Norm and clip coefficient of the last step (waits for the device). */
 Status adamw_report(AdamW *o, float *norm, float *clip);
+/* Whether a step with that norm changed nothing: what grad_norm decided on the device. */
+bool adamw_skips(const AdamW *o, float norm);
 Status adamw_taken(AdamW *o, int64_t *taken);
 Status adamw_set_taken(AdamW *o, int64_t taken);
 

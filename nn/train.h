@@ -3,8 +3,9 @@
  * One optimiser step = `accumulate` micro-steps (next, push, loss, backward), clip, AdamW. Where
  * the device can, the first step of a process runs call by call and the later ones as recorded
  * graphs; the batch after is fetched and pushed while a step runs. Neither changes a bit.
- * Non-finite gradient norm or loss: the step is skipped and counted, the batch's sample names are
- * logged, and 10 in a row end the run with STATUS_NUMERIC; the last good checkpoint stays.
+ * Non-finite gradient norm or loss, or a norm above AdamWOptions.skip_norm: the step is skipped and
+ * counted, the batch's sample names are logged, and 10 in a row (100 that were merely too large)
+ * end the run with STATUS_NUMERIC; the last good checkpoint stays.
  * SIGTERM/SIGINT (through train_request_stop) save and end with STATUS_STOPPED. Resume continues
  * with the same bits as an uninterrupted run.
  *
@@ -57,7 +58,7 @@ typedef struct TrainOptions {
     int64_t save_interval;    /* steps between checkpoints; 0: every epoch */
     double save_minutes;      /* 0: off */
     int keep;
-    int give_up_after; /* non-finite steps in a row: 10 */
+    int give_up_after; /* non-finite steps in a row: 10; too large ones: 10 times as many */
     bool no_graphs;    /* every step call by call */
     int fetch_ahead;   /* 0: where the device is asynchronous; 1: always; -1: never */
     const SafeMeta *meta;

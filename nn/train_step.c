@@ -8,6 +8,9 @@
 #include "core/log.h"
 #include "nn/train_loop.h"
 
+/* The next batch may well have a smaller gradient; values that are not finite seldom heal. */
+#define LARGE_NORM_PATIENCE 10
+
 /* All micro-steps; `samples` counts what next() gave. While the device works on one, the next is
  * fetched. */
 static Status accumulate(Loop *l, int64_t *samples) {
@@ -50,12 +53,15 @@ static Status skip(Loop *l) {
     log_warn("step %" PRId64 " skipped: loss %g, gradient norm %g.%s", s->step, l->loss,
              l->grad_norm, names);
     TRY(record_skip(l));
-    int limit = l->options->give_up_after;
+    const bool finite = isfinite(l->grad_norm);
+    const int64_t limit = (int64_t)l->options->give_up_after * (finite ? LARGE_NORM_PATIENCE : 1);
     if (limit <= 0 || s->skipped_row < limit) return STATUS_OK;
-    return status_set(STATUS_NUMERIC,
-                      "step %" PRId64 ": loss or gradient norm was not finite in %" PRId64
-                      " steps in a row; the last good checkpoint is kept.%s",
-                      s->step, s->skipped_row, names);
+    return status_set(
+        STATUS_NUMERIC,
+        "step %" PRId64 ": %s in %" PRId64 " steps in a row; the last good checkpoint is kept.%s",
+        s->step,
+        finite ? "the gradient norm was too large" : "loss or gradient norm was not finite",
+        s->skipped_row, names);
 }
 
 /* Counts the step as attempted and moves on in the epoch. */
@@ -85,8 +91,8 @@ Status step_run(Loop *l) {
     if (!is_last_step(l)) batch_ahead(l, s->step + 1, 0);
     TRY(read_numbers(l));
     advance(l, samples);
-    /* The update has then changed nothing. */
-    if (!isfinite(l->grad_norm)) return skip(l);
+    /* The update has then changed nothing; the schedule goes on. */
+    if (adamw_skips(l->optim, (float)l->grad_norm)) return skip(l);
     s->skipped_row = 0;
     s->loss_sum += l->loss;
     s->loss_count++;

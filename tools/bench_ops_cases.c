@@ -164,7 +164,7 @@ static Status run_mse_backward(OpRun *r) {
     return r->k->mse_backward(r->device, grad_set(r->t[0]), r->t[1], r->t[2], r->t[3]);
 }
 static Status run_grad_norm(OpRun *r) {
-    return r->k->grad_norm(r->device, r->t[0], r->t[1], r->t[2], 5.0f, 0.9f, 0.999f);
+    return r->k->grad_norm(r->device, r->t[0], r->t[1], r->t[2], 5.0f, 0.0f, 0.9f, 0.999f);
 }
 static Status run_ema(OpRun *r) {
     r->bytes = 3.0 * (double)tensor_bytes(r->t[0]);

@@ -89,8 +89,9 @@ static Status leave(Device *d, int slot, double start, Status s) {
     X(mse_backward, (Device * d, Grad dx, Tensor dloss, Tensor x, Tensor target),                  \
       (d, dx, dloss, x, target))                                                                   \
     X(grad_norm,                                                                                   \
-      (Device * d, Tensor control, Tensor taken, Tensor g, float max, float beta1, float beta2),   \
-      (d, control, taken, g, max, beta1, beta2))                                                   \
+      (Device * d, Tensor control, Tensor taken, Tensor g, float max, float skip, float beta1,     \
+       float beta2),                                                                               \
+      (d, control, taken, g, max, skip, beta1, beta2))                                             \
     X(adamw,                                                                                       \
       (Device * d, Tensor p, Tensor m, Tensor v, Tensor shadow, Tensor g, Tensor lr,               \
        Tensor control, float beta1, float beta2, float eps, float decay),                          \

@@ -123,7 +123,7 @@ static Status take_batch(TrainPass *p) {
 }
 
 static Status open_pass(TrainPass *p) {
-    AdamWOptions recipe = {0.9f, 0.999f, 1e-8f, 0.05f, 5.0f};
+    AdamWOptions recipe = {0.9f, 0.999f, 1e-8f, 0.05f, 5.0f, 0};
     StepPlan plan;
     TRY(tape_new(p->model.device, &p->tape));
     tape_set_act(p->tape, p->model.act);

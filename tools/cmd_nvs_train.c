@@ -72,7 +72,8 @@ static Status prepare(NvsTrainer *t) {
     TRY(nvs_model_create(&t->model, t->config, (uint64_t)c->seed));
     TRY(adamw_init(&t->optim, &t->model.params,
                    (AdamWOptions){(float)c->beta1, (float)c->beta2, (float)c->eps,
-                                  (float)c->weight_decay, (float)c->clip_grad}));
+                                  (float)c->weight_decay, (float)c->clip_grad,
+                                  (float)c->skip_norm}));
     TRY(nvs_task_init(&t->task, &t->model, &t->data));
     TRY(nvs_model_config_text(&t->model, &t->config_text));
     return plan(t);
@@ -91,9 +92,9 @@ static void print_plan(const NvsTrainer *t) {
          (long long)c->steps, (long long)c->grad_accum_steps, (long long)c->batch_size,
          (long long)nvs_settings.scenes.inputs, (long long)nvs_settings.scenes.targets, c->lr,
          (long long)c->warmup_steps, (long long)c->seed);
-    note("gradients are clipped to norm %g; steps are skipped when their norm is not finite, not "
-         "when it is large",
-         c->clip_grad);
+    note("gradients are clipped to norm %g; steps are skipped when their norm is above %g or not "
+         "finite",
+         c->clip_grad, c->skip_norm > 0 ? c->skip_norm : INFINITY);
     note("device %s (%s), activations %s", common.device, t->model.device->name,
          dtype_name(t->model.act));
 }
@@ -145,7 +146,8 @@ static Status train(NvsTrainer *t) {
     progress_end();
     nvs_data_print_failures(&t->data);
     if (t->state.skipped > 0)
-        note("%lld steps were skipped as non-finite", (long long)t->state.skipped);
+        note("%lld steps were skipped: gradient norm too large or not finite",
+             (long long)t->state.skipped);
     return s;
 }
 

@@ -31,8 +31,8 @@ static Status add_run_meta(Trainer *t) {
 
 static AdamWOptions adamw_options(void) {
     const OptimConfig *o = &settings.optim;
-    return (AdamWOptions){(float)o->beta1, (float)o->beta2, (float)o->eps, (float)o->weight_decay,
-                          (float)o->clip_grad};
+    return (AdamWOptions){(float)o->beta1,        (float)o->beta2,     (float)o->eps,
+                          (float)o->weight_decay, (float)o->clip_grad, 0.0f};
 }
 
 /* --model-ema: starts from the weights of now. */

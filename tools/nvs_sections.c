@@ -63,6 +63,8 @@ const Option nvs_train_options[] = {
     {"eps", OPTION_FLOAT, TRAIN(eps), "1e-8", 1e-30, 1, NULL, NULL, "AdamW epsilon"},
     {"clip_grad", OPTION_FLOAT, TRAIN(clip_grad), "1", 0, 1e9, NULL, "clip-grad",
      "global L2 norm that gradients are clipped to; 0: off"},
+    {"skip_norm", OPTION_FLOAT, TRAIN(skip_norm), "4", 0, 1e9, NULL, "skip-norm",
+     "a step whose gradient norm, before clipping, is above this changes nothing; 0: off"},
     {"val_interval", OPTION_INT, TRAIN(val_interval), "1000", 0, 1e9, NULL, "val-interval",
      "steps between validations; 0: only at the end"},
     {"log_interval", OPTION_INT, TRAIN(log_interval), "50", 1, 1e9, NULL, "log-interval",

@@ -20,7 +20,7 @@ typedef struct ScenesConfig {
 /* Section [nvs_train]: lact_nvs.md 7. */
 typedef struct NvsTrainConfig {
     int64_t batch_size, grad_accum_steps, steps, max_steps, seed, warmup_steps;
-    double lr, weight_decay, beta1, beta2, eps, clip_grad;
+    double lr, weight_decay, beta1, beta2, eps, clip_grad, skip_norm;
     int64_t val_interval, log_interval, give_up_after; /* steps */
     double time_limit_s;
 } NvsTrainConfig;

@@ -9,7 +9,7 @@
 #define NORM_PART 16384
 
 static Status grad_norm(Device *d, Tensor control, Tensor taken, Tensor g, float max_norm,
-                        float beta1, float beta2) {
+                        float skip_norm, float beta1, float beta2) {
     const int64_t count = tensor_count(g), parts = div_up(count, NORM_PART);
     double *partial, sum = 0.0;
     TRY(arena_take(&d->scratch, (size_t)parts * sizeof *partial, (void **)&partial));
@@ -26,7 +26,7 @@ static Status grad_norm(Device *d, Tensor control, Tensor taken, Tensor g, float
     float *out = control.data;
     int64_t *steps = taken.data;
     const float norm = (float)sqrt(sum);
-    const bool usable = isfinite(norm);
+    const bool usable = isfinite(norm) && !(skip_norm > 0.0f && norm > skip_norm);
     if (usable) ++*steps;
     const double k = (double)max_i64(*steps, 1);
     float clip = usable ? 1.0f : 0.0f;
@@ -38,11 +38,11 @@ static Status grad_norm(Device *d, Tensor control, Tensor taken, Tensor g, float
     return STATUS_OK;
 }
 
-Status grad_norm_cpu(Device *d, Tensor control, Tensor taken, Tensor g, float max_norm, float beta1,
-                     float beta2) {
+Status grad_norm_cpu(Device *d, Tensor control, Tensor taken, Tensor g, float max_norm,
+                     float skip_norm, float beta1, float beta2) {
     if (g.dtype != DTYPE_F32 || taken.dtype != DTYPE_I64)
         return refuse_dtype("grad_norm", g.dtype != DTYPE_F32 ? g.dtype : taken.dtype);
-    return scratch_done(d, grad_norm(d, control, taken, g, max_norm, beta1, beta2));
+    return scratch_done(d, grad_norm(d, control, taken, g, max_norm, skip_norm, beta1, beta2));
 }
 
 Status adamw_cpu(Device *d, Tensor p, Tensor m, Tensor v, Tensor shadow, Tensor g, Tensor lr,
@@ -51,7 +51,7 @@ Status adamw_cpu(Device *d, Tensor p, Tensor m, Tensor v, Tensor shadow, Tensor 
     if (p.dtype != DTYPE_F32 || g.dtype != DTYPE_F32) return refuse_dtype("adamw", p.dtype);
     if (shadow.data && shadow.dtype != DTYPE_BF16) return refuse_dtype("adamw", shadow.dtype);
     const float *c = control.data;
-    if (!isfinite(c[0])) return STATUS_OK;
+    if (c[1] == 0.0f) return STATUS_OK;
     const float rate = ((const float *)lr.data)[0], clip = c[1];
     const float keep = 1.0f - rate * weight_decay, step = rate * c[2], root = sqrtf(c[3]);
     const float new1 = 1.0f - beta1, new2 = 1.0f - beta2;

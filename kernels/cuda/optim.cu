@@ -34,23 +34,23 @@ __global__ void __launch_bounds__(THREADS)
 
 __global__ void __launch_bounds__(THREADS)
     control_kernel(float *control, int64_t *taken, const double *sums, int count, float max_norm,
-                   float beta1, float beta2) {
+                   float skip_norm, float beta1, float beta2) {
     double total = 0;
     for (int i = threadIdx.x; i < count; i += THREADS) total += sums[i];
     total = block_sum(total);
     if (threadIdx.x > 0) return;
     const float norm = (float)sqrt(total);
-    const bool finite = isfinite(norm);
-    if (finite) taken[0]++;
+    const bool usable = isfinite(norm) && !(skip_norm > 0 && norm > skip_norm);
+    if (usable) taken[0]++;
     const double k = (double)(taken[0] > 0 ? taken[0] : 1);
     control[0] = norm;
-    control[1] = !finite ? 0.0f : max_norm > 0 ? fminf(1.0f, max_norm / (norm + 1e-6f)) : 1.0f;
+    control[1] = !usable ? 0.0f : max_norm > 0 ? fminf(1.0f, max_norm / (norm + 1e-6f)) : 1.0f;
     control[2] = (float)(1.0 / (1.0 - pow((double)beta1, k)));
     control[3] = (float)(1.0 / (1.0 - pow((double)beta2, k)));
 }
 
 extern "C" Status grad_norm_cuda(Device *d, Tensor control, Tensor taken, Tensor g, float max_norm,
-                                 float beta1, float beta2) {
+                                 float skip_norm, float beta1, float beta2) {
     const int64_t n = tensor_count(g);
     const bool packed = n % 4 == 0 && is_aligned(g.data, 16);
     const int64_t most = 8 * backend_of(d)->sm_count;
@@ -63,7 +63,7 @@ extern "C" Status grad_norm_cuda(Device *d, Tensor control, Tensor taken, Tensor
     else
         square_sum_kernel<1><<<grid, THREADS, 0, stream_of(d)>>>(sums, (const float *)g.data, n);
     control_kernel<<<1, THREADS, 0, stream_of(d)>>>((float *)control.data, (int64_t *)taken.data,
-                                                    sums, grid, max_norm, beta1, beta2);
+                                                    sums, grid, max_norm, skip_norm, beta1, beta2);
     scratch_done(d);
     return launched("grad_norm");
 }
@@ -77,8 +77,7 @@ typedef struct AdamArgs {
 } AdamArgs;
 
 template <int V> __global__ void __launch_bounds__(THREADS) adamw_kernel(AdamArgs a) {
-    const float norm = a.control[0];
-    if (!isfinite(norm)) return;
+    if (a.control[1] == 0) return;
     const int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V;
     if (i >= a.n) return;
     const float clip = a.control[1], lr = a.lr[0], step = lr * a.control[2];

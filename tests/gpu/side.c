@@ -171,7 +171,7 @@ static Status stir_weights(Side *s, double spoil) {
 }
 
 static Status open_model(Side *s, const VitttConfig *c, const SideOptions *o) {
-    const AdamWOptions recipe = {0.9f, 0.999f, 1e-8f, 0.05f, 5.0f};
+    const AdamWOptions recipe = {0.9f, 0.999f, 1e-8f, 0.05f, 5.0f, 0};
     VitttConfig config = *c;
     config.form = o->form;
     params_init(&s->params, s->d);

@@ -19,18 +19,19 @@ static double gradient_value(int64_t i, void *user) {
     return r->p[1] == 3 ? 1e30 : random_normal(r);
 }
 
-/* p: count, kind, steps taken before, max_norm in tenths. */
+/* p: count, kind, steps taken before, max_norm in tenths, skip_norm in tenths. */
 static void grad_norm_body(Run *r) {
     const double max_norm = (double)((float)r->p[3] / 10.0f);
+    const double skip_norm = (double)((float)r->p[4] / 10.0f);
     Tensor g = input_of(r, "g", DTYPE_F32, SHAPE(r->p[0]), gradient_value, r);
     Tensor taken = in_place_of(r, "taken", DTYPE_I64, SHAPE(1), step_value, r);
     Tensor control = output(r, "control", DTYPE_F32, SHAPE(4));
-    CALL(r, grad_norm, control, taken, g, (float)max_norm, BETA1, BETA2);
+    CALL(r, grad_norm, control, taken, g, (float)max_norm, (float)skip_norm, BETA1, BETA2);
     if (!r->reference) return;
     double norm = 0.0, *e = expected(r, control), *k = expected(r, taken);
     for (int64_t i = 0; i < r->p[0]; i++) norm += values(r, g)[i] * values(r, g)[i];
     norm = sqrt(norm);
-    const bool usable = isfinite(norm);
+    const bool usable = isfinite(norm) && !(skip_norm > 0.0 && norm > skip_norm);
     k[0] = (double)r->p[2] + (usable ? 1.0 : 0.0);
     e[0] = norm;
     e[1] = usable ? max_norm > 0.0 ? fmin(1.0, max_norm / (norm + 1e-6)) : 1.0 : 0.0;
@@ -49,11 +50,13 @@ static double square_value(int64_t i, void *user) {
     return x * x;
 }
 
-/* p: count; p[1]: 1 with a BF16 shadow; p[2]: 1: the norm is not finite. */
+/* p: count; p[1]: 1 with a BF16 shadow; p[2]: the step is skipped: its norm is not finite (1) or
+ * too large (2). */
 static void adamw_body(Run *r) {
     const int64_t n = r->p[0], steps = 7;
     const double eps = 1e-8, decay = 0.05, rate = 1e-3;
-    const double control[4] = {r->p[2] ? NAN : 3.0, 0.5, 1.0 / (1.0 - pow((double)BETA1, steps)),
+    const double control[4] = {r->p[2] == 1 ? NAN : 3.0, r->p[2] ? 0.0 : 0.5,
+                               1.0 / (1.0 - pow((double)BETA1, steps)),
                                1.0 / (1.0 - pow((double)BETA2, steps))};
     double lr = rate;
     Tensor p = in_place(r, "p", DTYPE_F32, SHAPE(n), 1.0);
@@ -103,10 +106,14 @@ const OpCase cases_optim[] = {
     {"grad_norm", grad_norm_body, {100, 3, 0, 50}, F32, 0},
     {"grad_norm", grad_norm_body, {20001, 1, 3, 50}, F32, 0},
     {"grad_norm", grad_norm_body, {7, 2, 0, 50}, F32, 0},
+    {"grad_norm", grad_norm_body, {2000, 0, 5, 10, 400}, F32, 0}, /* norm about 45: skipped */
+    {"grad_norm", grad_norm_body, {2000, 0, 5, 10, 500}, F32, 0},
+    {"grad_norm", grad_norm_body, {2000, 2, 5, 10, 500}, F32, 0},
     {"adamw", adamw_body, {1}, F32, 0},
     {"adamw", adamw_body, {20011, 1}, F32, 0},
     {"adamw", adamw_body, {77}, F32, 0},
     {"adamw", adamw_body, {1033, 1, 1}, F32, 0},
+    {"adamw", adamw_body, {1032, 1, 2}, F32, 0},
     {"adamw", adamw_body, {6149416, 1}, IN_F32 | ONLY_BENCH, 0},
     {"ema", ema_body, {1}, F32, 0},
     {"ema", ema_body, {20011}, F32, 0},

@@ -88,7 +88,7 @@ static inline Toy *toy_new_on(Device *d, int64_t batch) {
     toy_model(m);
     check_ok(params_build(&m->params, DTYPE_F32, true));
     check_ok(params_initialise(&m->params, 5));
-    AdamWOptions options = {0.9f, 0.99f, 1e-8f, 0.05f, 1.0f};
+    AdamWOptions options = {0.9f, 0.99f, 1e-8f, 0.05f, 1.0f, 0.0f};
     check_ok(adamw_init(&m->optim, &m->params, options));
     const int64_t x[] = {batch, FEATURES}, y[] = {batch, CLASSES};
     check_ok(arena_tensor(&m->d->state, DTYPE_F32, 2, x, &m->x));

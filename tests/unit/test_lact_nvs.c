@@ -131,7 +131,7 @@ static double overfit(LactNvsConfig c, DType act, int steps) {
     AdamW optim;
     double loss = 0;
     model_open(&m, c, act);
-    check_ok(adamw_init(&optim, &m.params, (AdamWOptions){0.9f, 0.95f, 1e-8f, 0.05f, 1.0f}));
+    check_ok(adamw_init(&optim, &m.params, (AdamWOptions){0.9f, 0.95f, 1e-8f, 0.05f, 1.0f, 4.0f}));
     const int64_t shape[] = {m.batch, 2 * lact_nvs_view_tokens(m.nvs), 48};
     const int64_t n = shape[0] * shape[1] * shape[2];
     float *want = malloc(sizeof *want * (size_t)n);

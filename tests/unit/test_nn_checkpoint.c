@@ -213,7 +213,8 @@ static void other_models_are_refused(void **unused) {
     params_init(&other->params, other->d);
     params_add(&other->params, "fc1.weight", 2, shape, (Init){INIT_ZERO, 0}, 0);
     check_ok(params_build(&other->params, DTYPE_F32, true));
-    check_ok(adamw_init(&other->optim, &other->params, (AdamWOptions){0.9f, 0.99f, 1e-8f, 0, 0}));
+    check_ok(
+        adamw_init(&other->optim, &other->params, (AdamWOptions){0.9f, 0.99f, 1e-8f, 0, 0, 0}));
     check_fails(checkpoint_resume(folder, "last", &other->params, &other->optim, &other->state),
                 STATUS_DATA, "cannot resume from last");
     params_free(&other->params);

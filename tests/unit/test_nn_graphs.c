@@ -17,6 +17,7 @@ typedef struct Plan {
     bool no_graphs;
     int fetch_ahead;
     const DeviceMemory *memory; /* instead of the device's own; NULL: its own */
+    float skip_norm;
 } Plan;
 
 static Snapshot train_plan(Plan p, Heard *h) {
@@ -27,6 +28,7 @@ static Snapshot train_plan(Plan p, Heard *h) {
     Toy *toy = toy_new_on(d, p.batch);
     TrainOptions o = options(folder, 4, p.accumulate);
     toy->nan_sample = p.nan_sample;
+    toy->optim.options.skip_norm = p.skip_norm;
     o.validate_interval = 1;
     o.no_graphs = p.no_graphs;
     o.fetch_ahead = p.fetch_ahead;
@@ -63,7 +65,7 @@ static void fetching_ahead_changes_nothing(void **unused) {
     (void)unused;
     for (int64_t accumulate = 1; accumulate <= 2; accumulate++)
         for (int64_t nan = -1; nan < 12; nan += 12) {
-            Plan plain = {"cpu", 8 / accumulate, accumulate, nan, true, -1, NULL}, ahead = plain;
+            Plan plain = {"cpu", 8 / accumulate, accumulate, nan, true, -1, NULL, 0}, ahead = plain;
             ahead.fetch_ahead = 1;
             check_same(plain, ahead);
         }
@@ -141,7 +143,7 @@ static void a_failed_recording_falls_back(void **unused) {
     memory.graph_begin = begin;
     memory.graph_end = end;
     for (begin_fails_at = 0; begin_fails_at < 2; begin_fails_at++) {
-        Plan plain = {"cpu", 4, 2, -1, true, -1, NULL}, broken = plain;
+        Plan plain = {"cpu", 4, 2, -1, true, -1, NULL, 0}, broken = plain;
         broken.memory = &memory;
         broken.no_graphs = false;
         begun = 0;
@@ -172,10 +174,12 @@ static void graphs_change_nothing(void **unused) {
     for (int64_t accumulate = 1; accumulate <= 3; accumulate++)
         for (int64_t nan = -1; nan < 12; nan += 12) {
             int64_t batch = accumulate == 3 ? 2 : 8 / accumulate;
-            Plan plain = {"cuda", batch, accumulate, nan, true, -1, NULL}, graphs = plain;
+            Plan plain = {"cuda", batch, accumulate, nan, true, -1, NULL, 0}, graphs = plain;
             graphs.no_graphs = false;
             check_same(plain, graphs);
             graphs.fetch_ahead = 0;
+            check_same(plain, graphs);
+            plain.skip_norm = graphs.skip_norm = 1.0f; /* some steps are above it */
             check_same(plain, graphs);
         }
     log_set_sink(NULL, NULL);

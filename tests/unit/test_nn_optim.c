@@ -196,7 +196,7 @@ static void the_shadow_follows(void **unused) {
     assert_int_equal(w->value.dtype, DTYPE_BF16);
     assert_int_equal(plain->value.dtype, DTYPE_F32);
     assert_int_equal(w->grad.dtype, DTYPE_F32);
-    check_ok(adamw_init(&o, &p, (AdamWOptions){0.9f, 0.999f, 1e-8f, 0.05f, 0}));
+    check_ok(adamw_init(&o, &p, (AdamWOptions){0.9f, 0.999f, 1e-8f, 0.05f, 0, 0}));
     float ones[15], master[15];
     uint16_t shadow[15];
     for (int step = 0; step < 2; step++) {

@@ -98,6 +98,72 @@ static void ten_in_a_row_end_the_run(void **unused) {
     folder_remove(folder);
 }
 
+/* The middle one of the norms that a run without the limit has. */
+static double middle_norm(void) {
+    char *folder = folder_new();
+    Toy *toy = toy_new(8);
+    Heard *h = calloc(1, sizeof *h);
+    const TrainOptions o = options(folder, 4, 1);
+    double lower = 0;
+    check_ok(go(toy, &o, h));
+    for (int i = 0; i < h->count; i++) {
+        int below = 0;
+        for (int k = 0; k < h->count; k++) below += h->norm[k] < h->norm[i];
+        if (below <= h->count / 2 && h->norm[i] > lower) lower = h->norm[i];
+    }
+    heard_free(h);
+    toy_free(toy);
+    folder_remove(folder);
+    return lower;
+}
+
+static void large_norms_are_skipped(void **unused) {
+    (void)unused;
+    char *folder = folder_new();
+    Toy *toy = toy_new(8);
+    Heard *h = calloc(1, sizeof *h);
+    const TrainOptions o = options(folder, 4, 1);
+    const double limit = middle_norm();
+    toy->optim.options.skip_norm = (float)limit;
+    check_ok(go(toy, &o, h));
+    int64_t taken, over = 0;
+    check_ok(adamw_taken(&toy->optim, &taken));
+    for (int i = 0; i < h->count; i++) {
+        if (strcmp(h->kind[i], "skip") == 0) {
+            over++;
+            assert_true(h->norm[i] > limit && isfinite(h->loss[i]));
+            assert_non_null(strstr(h->record[i], "sample-"));
+        } else if (strcmp(h->kind[i], "train") == 0 && h->norm[i] <= limit) {
+            assert_true(i == 0 || strcmp(h->kind[i - 1], "skip") != 0);
+        }
+    }
+    assert_true(over > 0 && over < 12);
+    assert_int_equal(toy->state.step, 12); /* the schedule counts them */
+    assert_int_equal(toy->state.skipped, over);
+    assert_int_equal(taken, 12 - over);
+    heard_free(h);
+    toy_free(toy);
+    folder_remove(folder);
+}
+
+static void a_hundred_large_norms_end_the_run(void **unused) {
+    (void)unused;
+    char *folder = folder_new();
+    Toy *toy = toy_new(8);
+    const TrainOptions o = options(folder, 40, 1);
+    toy->optim.options.skip_norm = 1e-6f;
+    Snapshot before = snapshot_take(toy);
+    check_fails(go(toy, &o, NULL), STATUS_NUMERIC, "too large in 100 steps in a row");
+    Snapshot after = snapshot_take(toy);
+    for (int i = 0; i < 3; i++)
+        assert_memory_equal(before.values[i], after.values[i],
+                            (size_t)before.count * sizeof(float));
+    snapshot_free(&before);
+    snapshot_free(&after);
+    toy_free(toy);
+    folder_remove(folder);
+}
+
 /* An exploded weight is noticed before it replaces the good checkpoint. */
 static void bad_weights_are_not_saved(void **unused) {
     (void)unused;
@@ -309,6 +375,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(training_learns),
         cmocka_unit_test(bad_batches_are_skipped_and_named),
+        cmocka_unit_test(large_norms_are_skipped),
+        cmocka_unit_test(a_hundred_large_norms_end_the_run),
         cmocka_unit_test(ten_in_a_row_end_the_run),
         cmocka_unit_test(bad_weights_are_not_saved),
         cmocka_unit_test(best_follows_the_metric),

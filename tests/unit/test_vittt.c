@@ -421,7 +421,7 @@ static double overfit(DType act, const char *mixer, int steps) {
     snprintf(c.mixer, sizeof c.mixer, "%s", mixer);
     model_open(&m, c, act, true);
     AdamW o;
-    check_ok(adamw_init(&o, &m.params, (AdamWOptions){0.9f, 0.999f, 1e-8f, 0.05f, 5.0f}));
+    check_ok(adamw_init(&o, &m.params, (AdamWOptions){0.9f, 0.999f, 1e-8f, 0.05f, 5.0f, 0}));
     float image[8 * 16 * 16 * 3], targets[64] = {0};
     fill_normal(image, 8 * 16 * 16 * 3, 5, 1);
     for (int i = 0; i < 8; i++) targets[i * 8 + (i * 3) % 8] = 1;
