@@ -138,7 +138,7 @@ static Status take(NvsPass *p, int64_t a, int64_t tokens, int64_t width, uint64_
 }
 
 static Status open_training(NvsPass *p) {
-    const AdamWOptions recipe = {0.9f, 0.95f, 1e-8f, 0.05f, 1.0f};
+    const AdamWOptions recipe = {0.9f, 0.95f, 1e-8f, 0.05f, 1.0f, 0};
     const int64_t view = lact_nvs_view_tokens(p->model.nvs), one = 1;
     const int64_t size = lact_nvs_token_size(p->model.nvs);
     Device *d = p->model.device;
