@@ -87,8 +87,16 @@ struct Kernels {
      * the activation, for the backward. x, w, y, pre act; bias F32. */
     Status (*linear)(Device *d, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor bias,
                      Activation act);
-    /* dx[M,I] (+)= (dy[M,O] w[O,I]) * act'(pre[M,I]); pre none with ACT_NONE. All act. */
-    Status (*linear_dx)(Device *d, Grad dx, Tensor dy, Tensor w, Tensor pre, Activation act);
+    /* y[M,O] = residual[M,O] + scale[r / (M/B)] (x[M,I] w[O,I]' + bias[O]) for row r; scale F32
+     * [B], B divides M, or none (1); bias F32 or none. The sum is F32; with a scale, a BF16 product
+     * may be rounded before it. y may be residual. x, w, y, residual act. */
+    Status (*linear_residual)(Device *d, Tensor y, Tensor x, Tensor w, Tensor bias, Tensor residual,
+                              Tensor scale);
+    /* dx[M,I] (+)= (dy[M,O] w[O,I]) * act'(pre[M,I]); pre none with ACT_NONE. All act. sums[I] F32
+     * (+)= sum of the rows of dx: the bias gradient of the layer before; dx is then overwritten
+     * (dx.add false), and the values before or after rounding to act are summed. */
+    Status (*linear_dx)(Device *d, Grad dx, Grad sums, Tensor dy, Tensor w, Tensor pre,
+                        Activation act);
     /* dw[O,I] (+)= dy' x and dbias[O] (+)= sum of the rows of dy, both F32. */
     Status (*linear_dw)(Device *d, Grad dw, Grad dbias, Tensor dy, Tensor x);
 

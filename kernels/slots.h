@@ -17,6 +17,7 @@
     X(scale_rows)                                                                                  \
     X(matmul)                                                                                      \
     X(linear)                                                                                      \
+    X(linear_residual)                                                                             \
     X(linear_dx)                                                                                   \
     X(linear_dw)                                                                                   \
     X(layernorm)                                                                                   \

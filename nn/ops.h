@@ -29,6 +29,12 @@ Var *op_detach(Tape *t, Var *x);
 Var *op_matmul(Tape *t, Var *a, bool ta, Var *b, bool tb, float alpha, DType out);
 /* x [..., I] w [O, I]' + b [O] (b may be NULL). */
 Var *op_linear(Tape *t, Var *x, Var *w, Var *b);
+/* residual + scale[b] (x w' + b): op_residual of op_linear in one node; x has as many rows as
+ * residual [B, ..., O], whose shape the result has; scale: F32 [B] device tensor or none. */
+Var *op_linear_residual(Tape *t, Var *x, Var *w, Var *b, Var *residual, Tensor scale);
+/* The same of op_mlp. */
+Var *op_mlp_residual(Tape *t, Var *x, Var *w1, Var *b1, Var *w2, Var *b2, Var *residual,
+                     Tensor scale);
 /* gelu(x w1' + b1) w2' + b2, biases optional: one node, so that backends fuse bias, GELU and dGELU
  * into the products. */
 Var *op_mlp(Tape *t, Var *x, Var *w1, Var *b1, Var *w2, Var *b2);

@@ -104,16 +104,19 @@ static bool linear_fits(Tensor x, Tensor w, const Var *b) {
            (!b || (b->value.dtype == DTYPE_F32 && tensor_count(b->value) == w.shape[0]));
 }
 
-static Status linear_backward(Tape *t, Node *n) {
+/* Gradients of x w' + b from dy. */
+static Status linear_gradients(Tape *t, Tensor dy, Var *x, Var *w, Var *b) {
     Device *d = tape_device(t);
-    Var *x = n->in[0], *w = n->in[1], *b = n->in[2];
-    Tensor dy = op_rows(n->out->grad);
     Grad dw = tape_grad(t, w), db = tape_grad(t, b);
     if (!tensor_is_none(dw.t) || !tensor_is_none(db.t))
         TRY(d->k->linear_dw(d, dw, db, dy, op_rows(x->value)));
     Grad dx = op_rows_grad(tape_grad(t, x));
     if (tensor_is_none(dx.t)) return STATUS_OK;
-    return d->k->linear_dx(d, dx, dy, w->value, tensor_none(), ACT_NONE);
+    return d->k->linear_dx(d, dx, grad_none(), dy, w->value, tensor_none(), ACT_NONE);
+}
+
+static Status linear_backward(Tape *t, Node *n) {
+    return linear_gradients(t, op_rows(n->out->grad), n->in[0], n->in[1], n->in[2]);
 }
 
 /* Output of x's shape with `last` in the last place. */
@@ -137,54 +140,145 @@ Var *op_linear(Tape *t, Var *x, Var *w, Var *b) {
     return op_done(t, "linear", s, y);
 }
 
+/* ---- a branch and the residual around it (vittt.md 4.1) ---------------------------------- */
+
+/* d branch as a matrix: dy itself, or scale[b] dy in memory to be given back. */
+static Status branch_gradient(Tape *t, Tensor dy, const Var *scale, Tensor *out) {
+    *out = op_rows(dy);
+    if (!scale) return STATUS_OK;
+    Tensor scaled;
+    TRY(tape_take(t, dy.dtype, dy.rank, dy.shape, &scaled));
+    *out = op_rows(scaled);
+    return op_kernels(t)->scale_rows(tape_device(t), grad_set(scaled), dy, scale->value);
+}
+
+/* The residual's gradient: dy, which nobody reads after this. */
+static Status residual_gradient(Tape *t, Node *n, Var *residual, Tensor branch) {
+    if (branch.data != n->out->grad.data) tape_give(t, branch);
+    return tape_grad_pass(t, residual, n->out);
+}
+
+/* Puts residual and scale behind the `count` inputs; false, with the tape failed, when they do not
+ * fit a branch with the rows of x and `outputs` columns. */
+static bool residual_fits(Tape *t, const char *op, int count, Var **in, Var *residual,
+                          int64_t outputs, Tensor scale) {
+    const Tensor x = in[0]->value, r = residual->value;
+    in[count] = residual;
+    if (!tensor_is_none(scale)) in[count + 1] = tape_input(t, scale, "scale");
+    if (tape_poison(t)) return false;
+    if (r.rank >= 2 && tensor_last(r) == outputs && tensor_rows(r) == tensor_rows(x) &&
+        r.dtype == x.dtype &&
+        (tensor_is_none(scale) || (scale.dtype == DTYPE_F32 && tensor_count(scale) == r.shape[0])))
+        return true;
+    op_refuse(t, op, count + 2, in,
+              "a residual [B, ..., O] with the branch's rows and dtype, one F32 scale for each "
+              "sample");
+    return false;
+}
+
+static Status linear_residual_backward(Tape *t, Node *n) {
+    Tensor branch;
+    TRY(branch_gradient(t, n->out->grad, n->in[4], &branch));
+    TRY(linear_gradients(t, branch, n->in[0], n->in[1], n->in[2]));
+    return residual_gradient(t, n, n->in[3], branch);
+}
+
+Var *op_linear_residual(Tape *t, Var *x, Var *w, Var *b, Var *residual, Tensor scale) {
+    Var *in[] = {x, w, b, NULL, NULL}, *needed[] = {x, w, residual};
+    const char *op = "linear_residual";
+    if (!op_ready(t, op, 3, needed)) return tape_poison(t);
+    if (!linear_fits(x->value, w->value, b))
+        return op_refuse(t, op, 3, in, "x [..., I], w [O, I] of one dtype, b F32 [O]");
+    if (!residual_fits(t, op, 3, in, residual, w->value.shape[0], scale)) return tape_poison(t);
+    Var *y = op_output_like(t, x->value.dtype, residual);
+    if (tape_poison(t)) return y;
+    Status s =
+        op_kernels(t)->linear_residual(tape_device(t), op_rows(y->value), op_rows(x->value),
+                                       w->value, op_value(b), op_rows(residual->value), scale);
+    if (s == STATUS_OK) tape_record(t, op, linear_residual_backward, y, 5, in);
+    return op_done(t, op, s, y);
+}
+
+/* ---- two layers with GELU between them ---------------------------------------------------- */
+
 /* saved: pre, hidden. Computing the hidden values again would save a fifth of the memory of a
  * ViTTT step and cost 3 % of its time. d pre takes their place as soon as they are used up. */
-static Status mlp_backward(Tape *t, Node *n) {
+static Status mlp_gradients(Tape *t, Tensor dy, const Node *n) {
     Device *d = tape_device(t);
     Var *x = n->in[0], *w1 = n->in[1], *b1 = n->in[2], *w2 = n->in[3], *b2 = n->in[4];
-    Tensor pre = n->saved[0], hidden = n->saved[1], dy = op_rows(n->out->grad);
+    const Tensor pre = n->saved[0], hidden = n->saved[1];
     Grad dw2 = tape_grad(t, w2), db2 = tape_grad(t, b2);
     if (!tensor_is_none(dw2.t) || !tensor_is_none(db2.t))
         TRY(d->k->linear_dw(d, dw2, db2, dy, hidden));
-    TRY(d->k->linear_dx(d, grad_set(hidden), dy, w2->value, pre, ACT_GELU));
-    Grad dw1 = tape_grad(t, w1), db1 = tape_grad(t, b1);
-    if (!tensor_is_none(dw1.t) || !tensor_is_none(db1.t))
-        TRY(d->k->linear_dw(d, dw1, db1, hidden, op_rows(x->value)));
-    Grad dx = op_rows_grad(tape_grad(t, x));
-    if (tensor_is_none(dx.t)) return STATUS_OK;
-    return d->k->linear_dx(d, dx, hidden, w1->value, tensor_none(), ACT_NONE);
+    TRY(d->k->linear_dx(d, grad_set(hidden), tape_grad(t, b1), dy, w2->value, pre, ACT_GELU));
+    return linear_gradients(t, hidden, x, w1, NULL);
 }
 
-/* The two products; `pre` none when nothing is recorded. */
+static Status mlp_backward(Tape *t, Node *n) {
+    return mlp_gradients(t, op_rows(n->out->grad), n);
+}
+
+static Status mlp_residual_backward(Tape *t, Node *n) {
+    Tensor branch;
+    TRY(branch_gradient(t, n->out->grad, n->in[6], &branch));
+    TRY(mlp_gradients(t, branch, n));
+    return residual_gradient(t, n, n->in[5], branch);
+}
+
+/* The two products; `pre` none when nothing is recorded; in[5], in[6]: residual and scale or NULL.
+ */
 static Status mlp_forward(Tape *t, Tensor y, Tensor pre, Tensor hidden, Var *const *in) {
     Device *d = tape_device(t);
+    const Tensor w2 = in[3]->value, b2 = op_value(in[4]);
     TRY(d->k->linear(d, hidden, pre, op_rows(in[0]->value), in[1]->value, op_value(in[2]),
                      ACT_GELU));
-    return d->k->linear(d, op_rows(y), tensor_none(), hidden, in[3]->value, op_value(in[4]),
-                        ACT_NONE);
+    if (!in[5]) return d->k->linear(d, op_rows(y), tensor_none(), hidden, w2, b2, ACT_NONE);
+    return d->k->linear_residual(d, op_rows(y), hidden, w2, b2, op_rows(in[5]->value),
+                                 op_value(in[6]));
 }
 
-Var *op_mlp(Tape *t, Var *x, Var *w1, Var *b1, Var *w2, Var *b2) {
-    Var *in[] = {x, w1, b1, w2, b2}, *needed[] = {x, w1, w2};
-    if (!op_ready(t, "mlp", 3, needed)) return tape_poison(t);
-    Tensor v1 = w1->value, v2 = w2->value;
-    if (!linear_fits(x->value, v1, b1) || v2.rank != 2 || v2.shape[1] != v1.shape[0] ||
-        v2.dtype != v1.dtype || (b2 && tensor_count(b2->value) != v2.shape[0]))
-        return op_refuse(t, "mlp", 5, in, "x [..., I], w1 [H, I], b1 [H], w2 [O, H], b2 [O]");
-    Var *y = output_wide(t, x->value, v2.shape[0]);
+static bool mlp_fits(Var *const *in) {
+    const Tensor x = in[0]->value, v1 = in[1]->value, v2 = in[3]->value;
+    return linear_fits(x, v1, in[2]) && v2.rank == 2 && v2.shape[1] == v1.shape[0] &&
+           v2.dtype == v1.dtype && (!in[4] || tensor_count(in[4]->value) == v2.shape[0]);
+}
+
+/* Both ops: in[5] NULL without a residual. */
+static Var *mlp(Tape *t, const char *op, Status (*backward)(Tape *, Node *), Var *const *in) {
+    const Tensor x = in[0]->value, w1 = in[1]->value;
+    Var *y = in[5] ? op_output_like(t, x.dtype, in[5]) : output_wide(t, x, in[3]->value.shape[0]);
     if (tape_poison(t)) return y;
     Tensor pre = tensor_none(), hidden;
-    bool record = tape_will_record(t, 5, in);
-    int64_t shape[] = {tensor_rows(x->value), v1.shape[0]};
-    Status s = tape_take(t, x->value.dtype, 2, shape, &hidden);
-    if (s == STATUS_OK && record) s = tape_take(t, x->value.dtype, 2, shape, &pre);
+    bool record = tape_will_record(t, 7, in);
+    int64_t shape[] = {tensor_rows(x), w1.shape[0]};
+    Status s = tape_take(t, x.dtype, 2, shape, &hidden);
+    if (s == STATUS_OK && record) s = tape_take(t, x.dtype, 2, shape, &pre);
     if (s == STATUS_OK) s = mlp_forward(t, y->value, pre, hidden, in);
-    Node *n = s == STATUS_OK ? tape_record(t, "mlp", mlp_backward, y, 5, in) : NULL;
+    Node *n = s == STATUS_OK ? tape_record(t, op, backward, y, 7, in) : NULL;
     if (n) {
         n->saved[0] = pre;
         n->saved[1] = hidden;
     } else if (s == STATUS_OK) {
         tape_give(t, hidden);
     }
-    return op_done(t, "mlp", s, y);
+    return op_done(t, op, s, y);
+}
+
+#define MLP_EXPECTED "x [..., I], w1 [H, I], b1 [H], w2 [O, H], b2 [O]"
+
+Var *op_mlp(Tape *t, Var *x, Var *w1, Var *b1, Var *w2, Var *b2) {
+    Var *in[] = {x, w1, b1, w2, b2, NULL, NULL}, *needed[] = {x, w1, w2};
+    if (!op_ready(t, "mlp", 3, needed)) return tape_poison(t);
+    if (!mlp_fits(in)) return op_refuse(t, "mlp", 5, in, MLP_EXPECTED);
+    return mlp(t, "mlp", mlp_backward, in);
+}
+
+Var *op_mlp_residual(Tape *t, Var *x, Var *w1, Var *b1, Var *w2, Var *b2, Var *residual,
+                     Tensor scale) {
+    Var *in[] = {x, w1, b1, w2, b2, NULL, NULL}, *needed[] = {x, w1, w2, residual};
+    const char *op = "mlp_residual";
+    if (!op_ready(t, op, 4, needed)) return tape_poison(t);
+    if (!mlp_fits(in)) return op_refuse(t, op, 5, in, MLP_EXPECTED);
+    if (!residual_fits(t, op, 5, in, residual, w2->value.shape[0], scale)) return tape_poison(t);
+    return mlp(t, op, mlp_residual_backward, in);
 }

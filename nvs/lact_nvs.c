@@ -114,8 +114,8 @@ static Var *attention_heads(const LactNvsConfig *c, Tape *t, Var *packed, int th
     return y;
 }
 
-/* softmax(q k'/sqrt(head_width)) v within each view; u [B*V,l,d]. */
-static Var *attention(const LactNvs *m, const LactNvsBlock *b, Tape *t, Var *u) {
+/* x plus softmax(q k'/sqrt(head_width)) v within each view, projected; u [B*V,l,d]. */
+static Var *attention(const LactNvs *m, const LactNvsBlock *b, Tape *t, Var *u, Var *x) {
     const LactNvsConfig *c = &m->config;
     Var *packed = op_linear(t, u, b->qkv_w, NULL);
     Var *q = attention_heads(c, t, packed, 0, b->q_norm_w);
@@ -135,7 +135,7 @@ static Var *attention(const LactNvs *m, const LactNvsBlock *b, Tape *t, Var *u) 
     tape_drop(t, v);
     Var *merged = op_merge_heads(t, o, NULL);
     tape_drop(t, o);
-    Var *y = op_linear(t, merged, b->proj_w, NULL);
+    Var *y = op_linear_residual(t, merged, b->proj_w, NULL, x, tensor_none());
     tape_drop(t, merged);
     return y;
 }
@@ -146,20 +146,19 @@ static Var *attend(const LactNvs *m, const LactNvsBlock *b, Tape *t, Var *x) {
     const int64_t l = lact_nvs_view_tokens(m), *s = x->value.shape;
     Var *u = op_layernorm(t, x, b->norm_w[0], NULL, LAYER_EPS);
     Var *windows = op_view(t, u, 3, (int64_t[]){s[0] * s[1] / l, l, s[2]});
-    Var *y = attention(m, b, t, windows);
+    Var *y = attention(m, b, t, windows, x);
     tape_drop(t, u);
-    Var *sum = op_residual(t, x, op_view(t, y, 3, s), tensor_none());
     tape_drop(t, x);
-    tape_drop(t, y);
-    return sum;
+    return y;
 }
 
 /* x + MLP(LN(x)); x ends here. */
 static Var *feed_forward(const LactNvsBlock *b, Tape *t, Var *x) {
     Var *u = op_layernorm(t, x, b->norm_w[2], NULL, LAYER_EPS);
-    Var *y = op_mlp(t, u, b->fc_w, NULL, b->fc_proj_w, NULL);
+    Var *y = op_mlp_residual(t, u, b->fc_w, NULL, b->fc_proj_w, NULL, x, tensor_none());
     tape_drop(t, u);
-    return join(t, x, y);
+    tape_drop(t, x);
+    return y;
 }
 
 static Var *fast_norm(const LactNvsBlock *b, Tape *t, Var *x) {

@@ -58,11 +58,21 @@ static Status run_linear_gelu(OpRun *r) {
     r->flops = 2.0 * (double)tensor_count(r->t[2]) * (double)tensor_last(r->t[0]);
     return r->k->linear(r->device, r->t[0], r->t[1], r->t[2], r->t[3], r->t[4], ACT_GELU);
 }
+static Status run_linear_residual(OpRun *r) {
+    r->flops = 2.0 * (double)tensor_count(r->t[1]) * (double)tensor_last(r->t[0]);
+    return r->k->linear_residual(r->device, r->t[0], r->t[1], r->t[2], r->t[3], r->t[4], r->t[5]);
+}
 static Status run_linear_dx(OpRun *r) {
     r->flops = 2.0 * (double)tensor_count(r->t[1]) * (double)tensor_last(r->t[0]);
-    bool gelu = !tensor_is_none(r->t[3]);
-    return r->k->linear_dx(r->device, grad_set(r->t[0]), r->t[1], r->t[2], r->t[3],
-                           gelu ? ACT_GELU : ACT_NONE);
+    return r->k->linear_dx(r->device, grad_set(r->t[0]), grad_none(), r->t[1], r->t[2],
+                           tensor_none(), ACT_NONE);
+}
+static Status run_linear_dx_gelu(OpRun *r) {
+    r->flops = 2.0 * (double)tensor_count(r->t[1]) * (double)tensor_last(r->t[0]);
+    const Tensor sums = r->t[4];
+    return r->k->linear_dx(r->device, grad_set(r->t[0]),
+                           tensor_is_none(sums) ? grad_none() : grad_set(sums), r->t[1], r->t[2],
+                           r->t[3], ACT_GELU);
 }
 static Status run_linear_dw(OpRun *r) {
     r->flops = 2.0 * (double)tensor_count(r->t[2]) * (double)tensor_last(r->t[3]);
@@ -229,10 +239,15 @@ const OpCase op_cases[] = {
     {"linear", "fc1 + gelu", "a:RM a:RM a:RC a:MC f:M", run_linear_gelu},
     {"linear", "fc2", "a:RC a:RM a:CM f:C", run_linear},
     {"linear", "head", "f:BL f:BC f:LC f:L", run_linear},
+    {"linear_residual", "proj", "a:RC a:RK a:CK f:C a:RC", run_linear_residual},
+    {"linear_residual", "proj, drop path", "a:RC a:RK a:CK f:C a:RC f:B", run_linear_residual},
+    {"linear_residual", "fc2", "a:RC a:RM a:CM f:C a:RC", run_linear_residual},
+    {"linear_residual", "fc2, drop path", "a:RC a:RM a:CM f:C a:RC f:B", run_linear_residual},
     {"linear_dx", "qkv", "a:RC a:RP a:PC", run_linear_dx},
     {"linear_dx", "proj", "a:RK a:RC a:CK", run_linear_dx},
     {"linear_dx", "fc1", "a:RC a:RM a:MC", run_linear_dx},
-    {"linear_dx", "fc2 + gelu'", "a:RM a:RC a:CM a:RM", run_linear_dx},
+    {"linear_dx", "fc2 + gelu'", "a:RM a:RC a:CM a:RM", run_linear_dx_gelu},
+    {"linear_dx", "fc2 + gelu', sums", "a:RM a:RC a:CM a:RM f:M", run_linear_dx_gelu},
     {"linear_dw", "qkv", "f:PC f:P a:RP a:RC", run_linear_dw},
     {"linear_dw", "patch embedding", "f:Cp f:C a:RC a:Rp", run_linear_dw},
     {"linear_dw", "proj", "f:CK f:C a:RC a:RK", run_linear_dw},

@@ -46,8 +46,11 @@ static Status leave(Device *d, int slot, double start, Status s) {
       (d, c, a, ta, b, tb, alpha))                                                                 \
     X(linear, (Device * d, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b, Activation act),    \
       (d, y, pre, x, w, b, act))                                                                   \
-    X(linear_dx, (Device * d, Grad dx, Tensor dy, Tensor w, Tensor pre, Activation act),           \
-      (d, dx, dy, w, pre, act))                                                                    \
+    X(linear_residual,                                                                             \
+      (Device * d, Tensor y, Tensor x, Tensor w, Tensor b, Tensor residual, Tensor scale),         \
+      (d, y, x, w, b, residual, scale))                                                            \
+    X(linear_dx, (Device * d, Grad dx, Grad s, Tensor dy, Tensor w, Tensor pre, Activation act),   \
+      (d, dx, s, dy, w, pre, act))                                                                 \
     X(linear_dw, (Device * d, Grad dw, Grad db, Tensor dy, Tensor x), (d, dw, db, dy, x))          \
     X(layernorm, (Device * d, Tensor y, Tensor s, Tensor x, Tensor w, Tensor b, float eps),        \
       (d, y, s, x, w, b, eps))                                                                     \

@@ -38,7 +38,8 @@ Status vittt_mixer_register(VitttMixer *m, Params *p, const char *prefix, int64_
     return p->status;
 }
 
-Var *vittt_mixer_forward(const VitttMixer *m, Tape *t, Var *x, int64_t height, int64_t width) {
+Var *vittt_mixer_join(const VitttMixer *m, Tape *t, Var *x, int64_t height, int64_t width,
+                      Var *residual, Tensor scale) {
     if (tape_status(t) != STATUS_OK) return tape_fail(t, tape_status(t));
     const Tensor *v = &x->value;
     if (v->rank != 3 || v->shape[1] != height * width || v->shape[2] != m->width) {
@@ -57,7 +58,12 @@ Var *vittt_mixer_forward(const VitttMixer *m, Tape *t, Var *x, int64_t height, i
         cat = vittt_inner_composed(m, t, qkv, height, width);
     }
     drop(t, qkv);
-    Var *y = op_linear(t, cat, m->proj_w, m->proj_b);
+    Var *y = residual ? op_linear_residual(t, cat, m->proj_w, m->proj_b, residual, scale)
+                      : op_linear(t, cat, m->proj_w, m->proj_b);
     drop(t, cat);
     return y;
+}
+
+Var *vittt_mixer_forward(const VitttMixer *m, Tape *t, Var *x, int64_t height, int64_t width) {
+    return vittt_mixer_join(m, t, x, height, width, NULL, tensor_none());
 }

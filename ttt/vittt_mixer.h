@@ -64,5 +64,8 @@ Status vittt_mixer_register(VitttMixer *m, Params *p, const char *prefix, int64_
 
 /* x [B, H*W, C] -> [B, H*W, C]. */
 Var *vittt_mixer_forward(const VitttMixer *m, Tape *t, Var *x, int64_t height, int64_t width);
+/* residual + scale[b] of that; scale: F32 [B] device tensor or none. */
+Var *vittt_mixer_join(const VitttMixer *m, Tape *t, Var *x, int64_t height, int64_t width,
+                      Var *residual, Tensor scale);
 
 #endif

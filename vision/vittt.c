@@ -167,14 +167,6 @@ static Var *patch_embed(const Vittt *m, Tape *t, Var *image) {
     return x;
 }
 
-/* x + scale * branch; both operands end here. */
-static Var *join(Tape *t, Var *x, Var *branch, Tensor scale) {
-    Var *sum = op_residual(t, x, branch, scale);
-    tape_drop(t, x);
-    tape_drop(t, branch);
-    return sum;
-}
-
 static Var *block_forward(const Vittt *m, int64_t index, Tape *t, Var *x, int64_t height,
                           int64_t width, bool training) {
     const VitttBlock *b = &m->blocks[index];
@@ -182,13 +174,16 @@ static Var *block_forward(const Vittt *m, int64_t index, Tape *t, Var *x, int64_
     Var *placed = op_cpe(t, x, height, width, b->cpe_w, b->cpe_b);
     tape_drop(t, x);
     Var *n1 = op_layernorm(t, placed, b->norm1_w, b->norm1_b, NORM_EPS);
-    Var *mixed = vittt_mixer_forward(&b->mixer, t, n1, height, width);
+    x = vittt_mixer_join(&b->mixer, t, n1, height, width, placed,
+                         drop_row(m, 2 * index, batch, training));
     tape_drop(t, n1);
-    x = join(t, placed, mixed, drop_row(m, 2 * index, batch, training));
+    tape_drop(t, placed);
     Var *n2 = op_layernorm(t, x, b->norm2_w, b->norm2_b, NORM_EPS);
-    Var *mlp = op_mlp(t, n2, b->fc1_w, b->fc1_b, b->fc2_w, b->fc2_b);
+    Var *y = op_mlp_residual(t, n2, b->fc1_w, b->fc1_b, b->fc2_w, b->fc2_b, x,
+                             drop_row(m, 2 * index + 1, batch, training));
     tape_drop(t, n2);
-    return join(t, x, mlp, drop_row(m, 2 * index + 1, batch, training));
+    tape_drop(t, x);
+    return y;
 }
 
 static Var *block_pass(void *user, Tape *t, Var *x) {

@@ -135,33 +135,50 @@ Status linear_cpu(Device *d, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor bi
     return scratch_done(d, linear(d, y, pre, x, w, bias, act));
 }
 
-static Status linear_dx(Device *d, Grad dx, Tensor dy, Tensor w, Tensor pre, Activation act) {
-    if (act == ACT_NONE) {
-        Gemm g = plain_gemm(dx.t, dy, false, w, false);
-        g.add = dx.add;
-        return gemm_run(d, &g);
+/* y = residual + factor product for rows [first, first + n) of all, `per` rows a factor. */
+static void join_rows(Tensor y, Tensor residual, const float *product, Tensor scale, int64_t first,
+                      int64_t n, int64_t per) {
+    const int64_t width = tensor_last(y);
+    const Grad to = grad_set(y);
+#pragma omp parallel for schedule(static) if (n * width >= PARALLEL_MIN)
+    for (int64_t r = first; r < first + n; r++) {
+        float in_buffer[CHUNK], out_buffer[CHUNK];
+        const float factor = scale.data ? ((const float *)scale.data)[r / per] : 1.0f;
+        const float *p = product + (r - first) * width;
+        for (int64_t c = 0; c < width; c += CHUNK) {
+            const int64_t count = min_i64(CHUNK, width - c);
+            const float *in = values_read(&residual, r * width + c, count, in_buffer);
+            float *out = values_target(&to, r * width + c, out_buffer);
+#pragma omp simd
+            for (int64_t i = 0; i < count; i++) out[i] = in[i] + factor * p[c + i];
+            values_write(&to, r * width + c, count, out);
+        }
     }
-    /* The product in F32, so that it is rounded once, after the factor gelu'(pre). */
-    const bool direct = !dx.add && dx.t.dtype == DTYPE_F32;
-    const int64_t rows = tensor_rows(dx.t), width = tensor_last(dx.t);
+}
+
+static Status linear_residual(Device *d, Tensor y, Tensor x, Tensor w, Tensor bias, Tensor residual,
+                              Tensor scale) {
+    const int64_t rows = tensor_rows(x), width = tensor_last(y);
     const int64_t step = min_i64(rows, hot_rows(width));
-    float *buffer = NULL;
-    if (!direct) TRY(scratch_floats(d, step * width, &buffer));
+    const int64_t per = scale.data ? rows / tensor_count(scale) : rows;
+    float *product;
+    TRY(scratch_floats(d, step * width, &product));
     for (int64_t r = 0; r < rows; r += step) {
         const int64_t n = min_i64(step, rows - r);
-        const Grad out = {rows_of(dx.t, r, n), dx.add};
-        const Tensor product = direct ? out.t : tensor_2d(buffer, DTYPE_F32, n, width);
-        const Gemm g = plain_gemm(product, rows_of(dy, r, n), false, w, false);
+        Gemm g =
+            plain_gemm(tensor_2d(product, DTYPE_F32, n, width), rows_of(x, r, n), false, w, true);
+        g.bias = bias.data;
         TRY(gemm_run(d, &g));
-        TRY(unary_mul_cpu(d, out, UNARY_DGELU, rows_of(pre, r, n), product));
+        join_rows(y, residual, product, scale, r, n, per);
     }
     return STATUS_OK;
 }
 
-Status linear_dx_cpu(Device *d, Grad dx, Tensor dy, Tensor w, Tensor pre, Activation act) {
-    if (!dx.t.data) return STATUS_OK;
-    if (dy.dtype != w.dtype) return refuse_dtype("linear_dx (weights differ from dy)", w.dtype);
-    return scratch_done(d, linear_dx(d, dx, dy, w, pre, act));
+Status linear_residual_cpu(Device *d, Tensor y, Tensor x, Tensor w, Tensor bias, Tensor residual,
+                           Tensor scale) {
+    if (x.dtype != w.dtype || y.dtype != residual.dtype || !act_dtype(y.dtype))
+        return refuse_dtype("linear_residual (operands differ)", w.dtype);
+    return scratch_done(d, linear_residual(d, y, x, w, bias, residual, scale));
 }
 
 /* y[O] (+)= sum of the rows of x[M,O]. */
@@ -185,6 +202,39 @@ static Status rows_sum(Device *d, Grad y, Tensor x) {
     }
     row_parts_sum(y, partial, parts.count, width, width);
     return STATUS_OK;
+}
+
+static Status linear_dx(Device *d, Grad dx, Tensor dy, Tensor w, Tensor pre, Activation act) {
+    if (act == ACT_NONE) {
+        Gemm g = plain_gemm(dx.t, dy, false, w, false);
+        g.add = dx.add;
+        return gemm_run(d, &g);
+    }
+    /* The product in F32, so that it is rounded once, after the factor gelu'(pre). */
+    const bool direct = !dx.add && dx.t.dtype == DTYPE_F32;
+    const int64_t rows = tensor_rows(dx.t), width = tensor_last(dx.t);
+    const int64_t step = min_i64(rows, hot_rows(width));
+    float *buffer = NULL;
+    if (!direct) TRY(scratch_floats(d, step * width, &buffer));
+    for (int64_t r = 0; r < rows; r += step) {
+        const int64_t n = min_i64(step, rows - r);
+        const Grad out = {rows_of(dx.t, r, n), dx.add};
+        const Tensor product = direct ? out.t : tensor_2d(buffer, DTYPE_F32, n, width);
+        const Gemm g = plain_gemm(product, rows_of(dy, r, n), false, w, false);
+        TRY(gemm_run(d, &g));
+        TRY(unary_mul_cpu(d, out, UNARY_DGELU, rows_of(pre, r, n), product));
+    }
+    return STATUS_OK;
+}
+
+Status linear_dx_cpu(Device *d, Grad dx, Grad sums, Tensor dy, Tensor w, Tensor pre,
+                     Activation act) {
+    if (!dx.t.data) return STATUS_OK;
+    if (dy.dtype != w.dtype) return refuse_dtype("linear_dx (weights differ from dy)", w.dtype);
+    if (sums.t.data && dx.add)
+        return status_set(STATUS_INTERNAL, "linear_dx: sums of a gradient that adds up");
+    TRY(scratch_done(d, linear_dx(d, dx, dy, w, pre, act)));
+    return sums.t.data ? scratch_done(d, rows_sum(d, sums, dx.t)) : STATUS_OK;
 }
 
 static Status linear_dw(Device *d, Grad dw, Grad dbias, Tensor dy, Tensor x) {

@@ -12,7 +12,7 @@
 typedef struct GemmKey {
     int64_t m, n, k, lda, ldb, ldc, batch, step_a, step_b, step_c;
     int32_t ta, tb, add, in, out, bias, tf32;
-    int32_t align_a, align_b, align_c;
+    int32_t align_a, align_b, align_c, align_from;
 } GemmKey;
 
 typedef struct GemmPlan {
@@ -153,8 +153,9 @@ static cublasStatus_t plan_execute(GemmCache *cache, const GemmPlan *p, const Ge
                                    const cublasLtMatmulAlgo_t *algo, void *result,
                                    cudaStream_t stream) {
     const float beta = g->add ? 1.0f : 0.0f;
-    return cublasLtMatmul(cache->handle, p->op, &g->alpha, g->b, p->b, g->a, p->a, &beta, g->c,
-                          p->c, result, p->c, algo, cache->workspace, WORKSPACE_BYTES, stream);
+    return cublasLtMatmul(cache->handle, p->op, &g->alpha, g->b, p->b, g->a, p->a, &beta,
+                          g->from ? g->from : g->c, p->c, result, p->c, algo, cache->workspace,
+                          WORKSPACE_BYTES, stream);
 }
 
 /* ---- choice --------------------------------------------------------------------------------- */
@@ -171,7 +172,7 @@ static Status plan_propose(GemmCache *cache, GemmPlan *p, cublasLtMatmulHeuristi
     const size_t workspace = WORKSPACE_BYTES;
     const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     const uint32_t align_first = (uint32_t)p->key.align_b, align_second = (uint32_t)p->key.align_a;
-    const uint32_t align_c = (uint32_t)p->key.align_c;
+    const uint32_t align_c = (uint32_t)p->key.align_from, align_d = (uint32_t)p->key.align_c;
     *count = 0;
     BLAS_TRY(cublasLtMatmulPreferenceCreate(&wish), "asking for algorithms");
     const struct {
@@ -184,7 +185,7 @@ static Status plan_propose(GemmCache *cache, GemmPlan *p, cublasLtMatmulHeuristi
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align_first, sizeof align_first},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align_second, sizeof align_second},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align_c, sizeof align_c},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align_c, sizeof align_c},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align_d, sizeof align_d},
     };
     cublasStatus_t code = CUBLAS_STATUS_SUCCESS;
     for (size_t i = 0; i < sizeof wishes / sizeof wishes[0] && code == CUBLAS_STATUS_SUCCESS; i++)
@@ -311,6 +312,7 @@ static GemmKey key_of(Device *d, const GemmCall *g) {
     k.bias = g->bias != NULL;
     k.tf32 = g->in == DTYPE_F32 && d->allow_tf32;
     k.align_a = alignment_of(g->a), k.align_b = alignment_of(g->b), k.align_c = alignment_of(g->c);
+    k.align_from = g->from ? alignment_of(g->from) : k.align_c;
     return k;
 }
 

@@ -22,6 +22,7 @@ typedef struct GemmCall {
     DType in, out;
     float alpha;
     const float *bias; /* [n], one per column; NULL: none */
+    const void *from;  /* with add: what is added to, laid out as c; NULL: c itself */
 } GemmCall;
 
 Status gemm_open(Device *d, GemmCache **out);

@@ -36,7 +36,9 @@ __global__ void __launch_bounds__(TILE * 8) gemm_simple_kernel(GemmCall g) {
         const int64_t m = m0 + ty + 8 * q, n = n0 + tx;
         if (m >= g.m || n >= g.n) continue;
         float value[1] = {g.alpha * sum[q] + (g.bias ? g.bias[n] : 0.0f)};
-        pack_put<To, 1>(c + m * g.ldc + n, value, g.add);
+        if (g.add && g.from)
+            value[0] += to_float(((const To *)g.from)[blockIdx.z * g.step_c + m * g.ldc + n]);
+        pack_put<To, 1>(c + m * g.ldc + n, value, g.add && !g.from);
     }
 }
 
@@ -50,6 +52,8 @@ Status gemm_simple(Device *d, const GemmCall *g) {
         part.a = (const char *)g->a + first * g->step_a * (int64_t)dtype_size(g->in);
         part.b = (const char *)g->b + first * g->step_b * (int64_t)dtype_size(g->in);
         part.c = (char *)g->c + first * g->step_c * (int64_t)dtype_size(g->out);
+        if (g->from)
+            part.from = (const char *)g->from + first * g->step_c * (int64_t)dtype_size(g->out);
         WITH_ACT("matmul", g->in, Ti,
                  WITH_ACT("matmul", g->out, To,
                           gemm_simple_kernel<Ti, To><<<grid, block, 0, stream_of(d)>>>(part)));

@@ -142,30 +142,46 @@ extern "C" Status linear_cuda(Device *d, Tensor y, Tensor pre, Tensor x, Tensor 
     return status;
 }
 
-static Status linear_dx_run(Device *d, Grad dx, Tensor dy, Tensor w, Tensor pre, Activation act) {
-    const int64_t inputs = tensor_last(w), outputs = w.shape[0];
-    if (act == ACT_GELU && !dx.add && dy.dtype == DTYPE_BF16 && dx.t.dtype == DTYPE_BF16) {
-        FusedCall f = linear_fused(dx.t, dy, w, FUSED_DGELU);
-        f.other = pre.data;
+/* With a scale only the kernel of our own does it in one pass: cuBLASLt's factors are those of the
+ * whole product. */
+static Status linear_residual_run(Device *d, Tensor y, Tensor x, Tensor w, Tensor bias,
+                                  Tensor residual, Tensor scale) {
+    const int64_t rows = tensor_rows(x), outputs = w.shape[0];
+    GemmCall g = gemm_call(rows, outputs, tensor_last(w), x.data, false, w.data, true, y.data,
+                           x.dtype, y.dtype, true);
+    g.bias = (const float *)bias.data;
+    if (tensor_is_none(scale)) {
+        g.from = residual.data == y.data ? NULL : residual.data;
+        return gemm_run(d, &g);
+    }
+    if (x.dtype == DTYPE_BF16 && y.dtype == DTYPE_BF16) {
+        FusedCall f = linear_fused(y, x, w, FUSED_RESIDUAL);
+        f.other = residual.data;
+        f.bias = g.bias;
+        f.scale = (const float *)scale.data;
+        f.rows_per_scale = rows / tensor_count(scale);
         if (gemm_fused_fits(d, &f)) return gemm_fused(d, &f);
     }
-    Tensor before = dx.t;
-    if (act == ACT_GELU && dx.add) {
+    Tensor branch = y;
+    if (residual.data == y.data) {
         void *memory;
-        TRY(scratch_take(d, tensor_bytes(dx.t), &memory));
-        before = tensor_of(memory, dx.t.dtype, dx.t.rank, dx.t.shape);
+        TRY(scratch_take(d, tensor_bytes(y), &memory));
+        branch = tensor_of(memory, y.dtype, y.rank, y.shape);
     }
-    const GemmCall g = gemm_call(tensor_rows(dy), inputs, outputs, dy.data, false, w.data, false,
-                                 before.data, dy.dtype, before.dtype, act == ACT_NONE && dx.add);
+    g.c = branch.data;
+    g.add = false;
     TRY(gemm_run(d, &g));
-    return act == ACT_GELU ? unary_mul_cuda(d, dx, UNARY_DGELU, pre, before) : STATUS_OK;
+    const int64_t count = tensor_count(scale), shape[2] = {count, tensor_count(y) / count};
+    return residual_cuda(d, tensor_view(y, 2, shape), tensor_view(residual, 2, shape),
+                         tensor_view(branch, 2, shape), scale);
 }
 
-extern "C" Status linear_dx_cuda(Device *d, Grad dx, Tensor dy, Tensor w, Tensor pre,
-                                 Activation act) {
-    if (tensor_is_none(dx.t) || tensor_count(dx.t) == 0) return STATUS_OK;
-    if (w.dtype != dy.dtype) return refuse_dtype("linear_dx", w.dtype);
-    const Status status = linear_dx_run(d, dx, dy, w, pre, act);
+extern "C" Status linear_residual_cuda(Device *d, Tensor y, Tensor x, Tensor w, Tensor bias,
+                                       Tensor residual, Tensor scale) {
+    if (tensor_count(y) == 0) return STATUS_OK;
+    if (w.dtype != x.dtype || y.dtype != residual.dtype)
+        return refuse_dtype("linear_residual", w.dtype);
+    const Status status = linear_residual_run(d, y, x, w, bias, residual, scale);
     scratch_done(d);
     return status;
 }
@@ -215,6 +231,37 @@ static Status column_sum(Device *d, Grad out, Tensor x) {
              <<<grid, block, 0, stream_of(d)>>>(partial, (const T *)x.data, rows, columns));
     TRY(launched("linear_dw"));
     return reduce_partials(d, out, partial, parts, columns, 1.0f);
+}
+
+static Status linear_dx_run(Device *d, Grad dx, Tensor dy, Tensor w, Tensor pre, Activation act) {
+    const int64_t inputs = tensor_last(w), outputs = w.shape[0];
+    if (act == ACT_GELU && !dx.add && dy.dtype == DTYPE_BF16 && dx.t.dtype == DTYPE_BF16) {
+        FusedCall f = linear_fused(dx.t, dy, w, FUSED_DGELU);
+        f.other = pre.data;
+        if (gemm_fused_fits(d, &f)) return gemm_fused(d, &f);
+    }
+    Tensor before = dx.t;
+    if (act == ACT_GELU && dx.add) {
+        void *memory;
+        TRY(scratch_take(d, tensor_bytes(dx.t), &memory));
+        before = tensor_of(memory, dx.t.dtype, dx.t.rank, dx.t.shape);
+    }
+    const GemmCall g = gemm_call(tensor_rows(dy), inputs, outputs, dy.data, false, w.data, false,
+                                 before.data, dy.dtype, before.dtype, act == ACT_NONE && dx.add);
+    TRY(gemm_run(d, &g));
+    return act == ACT_GELU ? unary_mul_cuda(d, dx, UNARY_DGELU, pre, before) : STATUS_OK;
+}
+
+extern "C" Status linear_dx_cuda(Device *d, Grad dx, Grad sums, Tensor dy, Tensor w, Tensor pre,
+                                 Activation act) {
+    if (tensor_is_none(dx.t) || tensor_count(dx.t) == 0) return STATUS_OK;
+    if (w.dtype != dy.dtype) return refuse_dtype("linear_dx", w.dtype);
+    if (!tensor_is_none(sums.t) && dx.add)
+        return status_set(STATUS_INTERNAL, "linear_dx: sums of a gradient that adds up");
+    Status status = linear_dx_run(d, dx, dy, w, pre, act);
+    if (status == STATUS_OK && !tensor_is_none(sums.t)) status = column_sum(d, sums, dx.t);
+    scratch_done(d);
+    return status;
 }
 
 /* cuBLASLt offers the bias gradient as a by-product of the weight product (BGRADB), but it costs

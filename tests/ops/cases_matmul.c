@@ -88,21 +88,59 @@ static void linear_body(Run *r) {
     }
 }
 
-/* p[3]: bit 2 GELU. */
+/* p: M, I, O, samples (0: no scale); p[4]: 1 in place. */
+static void linear_residual_body(Run *r) {
+    const int64_t m = r->p[0], in = r->p[1], out = r->p[2], samples = r->p[3];
+    Tensor x = input(r, "x", r->act, SHAPE(m, in), 1.0);
+    Tensor w = input(r, "w", r->act, SHAPE(out, in), 0.5);
+    Tensor bias = input(r, "bias", DTYPE_F32, SHAPE(out), 1.0);
+    Tensor scale = samples ? input(r, "scale", DTYPE_F32, SHAPE(samples), 1.0) : tensor_none();
+    Tensor y, residual;
+    if (r->p[4]) {
+        y = residual = in_place(r, "y", r->act, SHAPE(m, out), 1.0);
+    } else {
+        y = output(r, "y", r->act, SHAPE(m, out));
+        residual = input(r, "residual", r->act, SHAPE(m, out), 1.0);
+    }
+    r->flops = 2.0 * (double)(m * in * out);
+    CALL(r, linear_residual, y, x, w, bias, residual, scale);
+    if (!r->reference) return;
+    double *e = expected(r, y);
+    for (int64_t i = 0; i < m; i++) {
+        const double factor = samples ? values(r, scale)[i / (m / samples)] : 1.0;
+        for (int64_t o = 0; o < out; o++) {
+            double sum = values(r, bias)[o];
+            for (int64_t l = 0; l < in; l++)
+                sum += values(r, x)[i * in + l] * values(r, w)[o * in + l];
+            e[i * out + o] = values(r, residual)[i * out + o] + factor * sum;
+        }
+    }
+}
+
+/* p[3]: bit 2 GELU, bit 4 sums of the rows, which dx then does not add to. */
 static void linear_dx_body(Run *r) {
     const int64_t m = r->p[0], in = r->p[1], out = r->p[2];
-    const bool gelu = r->p[3] & 2;
+    const bool gelu = r->p[3] & 2, sum = r->p[3] & 4;
     Tensor dy = input(r, "dy", r->act, SHAPE(m, out), 1.0);
     Tensor w = input(r, "w", r->act, SHAPE(out, in), 0.5);
     Tensor pre = gelu ? input(r, "pre", r->act, SHAPE(m, in), 1.0) : tensor_none();
-    Grad dx = gradient(r, "dx", r->act, SHAPE(m, in));
+    Grad dx, sums = {tensor_none(), false};
+    if (sum) {
+        dx = (Grad){output(r, "dx", r->act, SHAPE(m, in)), false};
+        sums = gradient(r, "sums", DTYPE_F32, SHAPE(in));
+        r->coarse = r->act == DTYPE_BF16;
+    } else {
+        dx = gradient(r, "dx", r->act, SHAPE(m, in));
+    }
     r->flops = 2.0 * (double)(m * in * out);
-    CALL(r, linear_dx, dx, dy, w, pre, gelu ? ACT_GELU : ACT_NONE);
+    CALL(r, linear_dx, dx, sums, dy, w, pre, gelu ? ACT_GELU : ACT_NONE);
     double *e = r->reference ? expected(r, dx.t) : NULL;
+    double *s = r->reference && sum ? expected(r, sums.t) : NULL;
     for (int64_t i = 0; e && i < m * in; i++) {
         for (int64_t o = 0; o < out; o++)
             e[i] += values(r, dy)[i / in * out + o] * values(r, w)[o * in + i % in];
         if (gelu) e[i] *= unary_reference(UNARY_DGELU, values(r, pre)[i]);
+        if (s) s[i % in] += e[i];
     }
 }
 
@@ -153,9 +191,17 @@ const OpCase cases_matmul[] = {
     {"linear", linear_body, {19, 24, 7, 4}, IN_BOTH, 0},
     {"linear", linear_body, {5, 7, 1, 1 | 2}, IN_BOTH, 0},
     {"linear", linear_body, {130, 17, 1030, 2}, IN_BOTH, 0},
+    {"linear_residual", linear_residual_body, {1, 1, 1}, IN_BOTH, 0},
+    {"linear_residual", linear_residual_body, {33, 48, 37}, IN_BOTH, 0},
+    {"linear_residual", linear_residual_body, {33, 48, 40, 0, 1}, IN_BOTH, 0},
+    {"linear_residual", linear_residual_body, {33, 24, 37, 3}, IN_BOTH, 2},
+    {"linear_residual", linear_residual_body, {33, 24, 37, 11, 1}, IN_BOTH, 2},
+    {"linear_residual", linear_residual_body, {301, 9, 1030, 7}, IN_BOTH, 2},
     {"linear_dx", linear_dx_body, {1, 1, 1}, IN_BOTH, 0},
     {"linear_dx", linear_dx_body, {33, 37, 48}, IN_BOTH, 0},
     {"linear_dx", linear_dx_body, {33, 96, 24, 2}, IN_BOTH, 0},
+    {"linear_dx", linear_dx_body, {33, 40, 24, 4}, IN_BOTH, 0},
+    {"linear_dx", linear_dx_body, {130, 37, 24, 2 | 4}, IN_BOTH, 0},
     {"linear_dw", linear_dw_body, {1, 1, 1}, IN_BOTH, 0},
     {"linear_dw", linear_dw_body, {333, 37, 48}, IN_BOTH, 0},
     {"linear_dw", linear_dw_body, {65, 3, 1100}, IN_BOTH, 0},

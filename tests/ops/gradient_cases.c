@@ -88,6 +88,17 @@ static Var *matmul_f32(Tape *t, Var *const *in) {
 static Var *linear(Tape *t, Var *const *in) {
     return op_linear(t, in[0], in[1], in[2]);
 }
+static Var *linear_residual(Tape *t, Var *const *in) {
+    return op_linear_residual(t, in[0], in[1], in[2], in[3], in[4] ? in[4]->value : tensor_none());
+}
+/* The residual is what the branch reads. */
+static Var *linear_itself(Tape *t, Var *const *in) {
+    return op_linear_residual(t, in[0], in[1], NULL, in[0], tensor_none());
+}
+static Var *mlp_residual(Tape *t, Var *const *in) {
+    return op_mlp_residual(t, in[0], in[1], NULL, in[2], in[3], in[4],
+                           in[5] ? in[5]->value : tensor_none());
+}
 static Var *mlp(Tape *t, Var *const *in) {
     return op_mlp(t, in[0], in[1], in[2], in[3], in[4]);
 }
@@ -200,6 +211,16 @@ const GradientCase gradient_cases[] = {
     CASE("linear", "", linear, {ACT(1, 2, 3, 5), WEIGHT(0.5, 4, 5), PLAIN(1, 4)}),
     CASE("linear", "no bias", linear, {ACT(1, 7, 3), WEIGHT(0.5, 2, 3)}),
     CASE("linear", "1 by 1", linear, {ACT(1, 1, 1), WEIGHT(0.5, 1, 1), PLAIN(1, 1)}),
+    CASE("linear_residual", "", linear_residual,
+         {ACT(1, 2, 3, 5), WEIGHT(0.5, 4, 5), PLAIN(1, 4), ACT(1, 6, 4)}),
+    CASE("linear_residual", "scaled", linear_residual,
+         {ACT(1, 6, 5), WEIGHT(0.5, 4, 5), PLAIN(1, 4), ACT(1, 3, 2, 4), FIXED(1, 3)}),
+    CASE("linear_residual", "with itself", linear_itself, {ACT(1, 3, 4), WEIGHT(0.5, 4, 4)}),
+    CASE("mlp_residual", "", mlp_residual,
+         {ACT(1, 2, 3, 5), WEIGHT(0.5, 7, 5), WEIGHT(0.5, 4, 7), PLAIN(1, 4), ACT(1, 2, 3, 4)}),
+    CASE("mlp_residual", "scaled", mlp_residual,
+         {ACT(1, 2, 3, 5), WEIGHT(0.5, 7, 5), WEIGHT(0.5, 4, 7), PLAIN(1, 4), ACT(1, 2, 3, 4),
+          FIXED(1, 2)}),
     CASE("mlp", "", mlp,
          {ACT(1, 2, 3, 5), WEIGHT(0.5, 7, 5), PLAIN(0.5, 7), WEIGHT(0.5, 4, 7), PLAIN(1, 4)}),
     CASE("layernorm", "", layernorm, {ACT(1, 4, 9), PLAIN(1, 9), PLAIN(1, 9)}, .step = 0.02),
