@@ -72,6 +72,8 @@ DRY(vittt_glu_backward, VitttShape s, Tensor dqkv, Grad dw1, Grad dw2, Tensor dc
 DRY(vittt_dwc, VitttShape s, Tensor cat, Tensor g, Tensor qkv, Tensor w3)
 DRY(vittt_dwc_backward, VitttShape s, Tensor dqkv, Grad dw3, Tensor dcat, Tensor qkv, Tensor g,
     Tensor w3)
+DRY(newton_schulz, Tensor u, Tensor norms, Tensor g, NewtonSchulz s)
+DRY(newton_schulz_backward, Grad dg, Tensor du, Tensor g, Tensor norms, NewtonSchulz s)
 
 #define ENTRY(slot) .slot = slot##_dry,
 static const Kernels kernels_dry = {.name = "dry", KERNEL_SLOTS(ENTRY)};

@@ -47,6 +47,15 @@ typedef struct VitttShape {
     int64_t batch, height, width, heads, head_dim;
 } VitttShape;
 
+#define NEWTON_SCHULZ_MOST 8
+
+/* A Newton-Schulz iteration as data: `steps` triples (a, b, c) (fastweight.md 4.3). */
+typedef struct NewtonSchulz {
+    int steps; /* 0 to NEWTON_SCHULZ_MOST */
+    bool bf16; /* products may round their operands to BF16 */
+    float triple[NEWTON_SCHULZ_MOST][3];
+} NewtonSchulz;
+
 struct Kernels {
     const char *name;
 
@@ -214,6 +223,19 @@ struct Kernels {
     /* Writes channels [3C,3C+3d) of dqkv; dw3 F32. */
     Status (*vittt_dwc_backward)(Device *d, VitttShape s, Tensor dqkv, Grad dw3, Tensor dcat,
                                  Tensor qkv, Tensor g, Tensor w3);
+
+    /* ---- orthogonalisation of inner gradients (lact_nvs.md 4.3, 5.3; fastweight.md 4.3) -------
+     */
+
+    /* u[G,r,c], each matrix for itself: X = g/(|g|_F + 1e-7), then per step A = XX' and
+     * X <- aX + (bA + cAA)X with the step's triple; of a matrix with r > c the transpose is worked
+     * on. g and u F32 or BF16, not necessarily the same; norms[G] = |g|_F (optional). Products are
+     * F32, or of BF16 operands with F32 sums where s.bf16 and the backend gains by it. */
+    Status (*newton_schulz)(Device *d, Tensor u, Tensor norms, Tensor g, NewtonSchulz s);
+    /* dg (+)= the gradient through all of that, X recomputed from g; 0 where norms < 1e-20. dg and
+     * g, du: F32 or BF16. */
+    Status (*newton_schulz_backward)(Device *d, Grad dg, Tensor du, Tensor g, Tensor norms,
+                                     NewtonSchulz s);
 };
 
 extern const Kernels kernels_cpu;

@@ -48,6 +48,8 @@
     X(vittt_glu)                                                                                   \
     X(vittt_glu_backward)                                                                          \
     X(vittt_dwc)                                                                                   \
-    X(vittt_dwc_backward)
+    X(vittt_dwc_backward)                                                                          \
+    X(newton_schulz)                                                                               \
+    X(newton_schulz_backward)
 
 #endif

@@ -89,6 +89,11 @@ Var *op_cross_entropy(Tape *t, Var *logits, Tensor targets); /* F32 [1] */
 /* Mean of (x - target)^2 -> F32 [1]; target F32 of x's shape. */
 Var *op_mse(Tape *t, Var *x, Tensor target);
 
+/* ---- orthogonalisation (ops_newton_schulz.c) -------------------------------------------- */
+/* Newton-Schulz of each matrix of g [..., r, c] (F32 or BF16) as one node that keeps g and its
+ * norms alone; the result is of dtype `out`, F32 or BF16. */
+Var *op_newton_schulz(Tape *t, Var *g, NewtonSchulz s, DType out);
+
 /* ---- fused ViTTT branches (ops_vittt.c): one node each, equal to the composition in ttt/  */
 /* cat [B,N,C+d] from packed qkv [B,N,3C+3d], both branches. */
 Var *op_vittt_inner(Tape *t, Var *qkv, Var *w1, Var *w2, Var *w3, VitttShape s);

@@ -46,6 +46,7 @@ struct Node {
     union {
         float f[4];
         VitttShape vittt;
+        NewtonSchulz newton_schulz;
         struct {
             TapeBlock block;
             void *user;

@@ -38,6 +38,8 @@ static void set_letters(const Bench *b, int64_t *size) {
     size['R'] = b->options->batch * side * side;
     size['p'] = 3 * m->patch * m->patch;
     size['F'] = parameter_count(m);
+    size['E'] = 768;
+    size['Z'] = 3 * (b->options->batch < 32 ? b->options->batch : 32);
 }
 
 static Status read_dtype(const Bench *b, char letter, DType *dtype, bool *left_out) {

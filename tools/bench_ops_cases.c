@@ -4,6 +4,7 @@
  *   B batch  N tokens  H W token grid  I image side  C width  D head width  h heads  G = B*h
  *   P = 3C+3d packed projection  K = C+d concatenated branches  M MLP width  L classes
  *   R = B*N rows  p = 3 patch^2  F all parameters  digits: themselves
+ *   E width of LaCT-NVS (768)  Z its fast weights of a batch of at most 32 scenes
  * dtypes: a activations, f F32, u U8, i I64, n I32, s BF16 shadow (left out in F32 runs).
  * Bytes count every tensor once; a kernel that reads a part only corrects that.
  */
@@ -220,6 +221,26 @@ static Status run_vittt_dwc_backward(OpRun *r) {
                                     r->t[3], r->t[4], r->t[5]);
 }
 
+/* ---- orthogonalisation: work counts every product in full (lact_nvs.md 4.5, 5.3) ---- */
+static NewtonSchulz newton_schulz_of(Tensor g) {
+    NewtonSchulz s = {.steps = 5, .bf16 = g.dtype == DTYPE_BF16};
+    for (int i = 0; i < s.steps; i++) {
+        s.triple[i][0] = 3.4445f;
+        s.triple[i][1] = -4.7750f;
+        s.triple[i][2] = 2.0315f;
+    }
+    return s;
+}
+static Status run_newton_schulz(OpRun *r) {
+    r->flops = 5.0 * 6.0 * (double)tensor_count(r->t[2]) * (double)tensor_last(r->t[2]);
+    return r->k->newton_schulz(r->device, r->t[0], r->t[1], r->t[2], newton_schulz_of(r->t[2]));
+}
+static Status run_newton_schulz_backward(OpRun *r) {
+    r->flops = 5.0 * 16.0 * (double)tensor_count(r->t[2]) * (double)tensor_last(r->t[2]);
+    return r->k->newton_schulz_backward(r->device, grad_set(r->t[0]), r->t[1], r->t[2], r->t[3],
+                                        newton_schulz_of(r->t[2]));
+}
+
 const OpCase op_cases[] = {
     {"zero", "tokens", "a:BNC", run_zero},
     {"fill", "tokens", "a:BNC", run_fill},
@@ -289,5 +310,9 @@ const OpCase op_cases[] = {
     {"vittt_dwc", "fused inner kernel", "a:BNK f:BD9 a:BNP f:D9", run_vittt_dwc},
     {"vittt_dwc_backward", "fused inner kernel", "a:BNP f:D9 a:BNK a:BNP f:BD9 f:D9",
      run_vittt_dwc_backward},
+    {"newton_schulz", "three fast weights", "f:3EE f:3 a:3EE", run_newton_schulz},
+    {"newton_schulz", "fast weights of a batch", "f:ZEE f:Z a:ZEE", run_newton_schulz},
+    {"newton_schulz_backward", "fast weights of a batch", "a:ZEE f:ZEE a:ZEE f:Z",
+     run_newton_schulz_backward},
 };
 const int op_case_count = sizeof op_cases / sizeof *op_cases;

@@ -112,7 +112,12 @@ static Status leave(Device *d, int slot, double start, Status s) {
     X(vittt_dwc_backward,                                                                          \
       (Device * d, VitttShape s, Tensor dqkv, Grad dw3, Tensor dcat, Tensor qkv, Tensor g,         \
        Tensor w3),                                                                                 \
-      (d, s, dqkv, dw3, dcat, qkv, g, w3))
+      (d, s, dqkv, dw3, dcat, qkv, g, w3))                                                         \
+    X(newton_schulz, (Device * d, Tensor u, Tensor norms, Tensor g, NewtonSchulz s),               \
+      (d, u, norms, g, s))                                                                         \
+    X(newton_schulz_backward,                                                                      \
+      (Device * d, Grad dg, Tensor du, Tensor g, Tensor norms, NewtonSchulz s),                    \
+      (d, dg, du, g, norms, s))
 
 #define DEFINE_TIMED(slot, parameters, arguments)                                                  \
     static Status timed_##slot parameters {                                                        \

@@ -120,6 +120,11 @@ static Var *normalise_columns(Tape *t, Var *const *in) {
 static Var *weight_norm(Tape *t, Var *const *in) {
     return op_weight_norm(t, in[0], in[1], 0.01f);
 }
+static Var *newton_schulz(Tape *t, Var *const *in) {
+    const NewtonSchulz s = {.steps = 2,
+                            .triple = {{3.4445f, -4.7750f, 2.0315f}, {2.0f, -1.5f, 0.5f}}};
+    return op_newton_schulz(t, in[0], s, in[0]->value.dtype);
+}
 static Var *rmsnorm(Tape *t, Var *const *in) {
     return op_rmsnorm(t, in[0], in[1], 1e-5f);
 }
@@ -227,6 +232,10 @@ const GradientCase gradient_cases[] = {
     CASE("softnorm", "", softnorm, {PLAIN(1, 3, 4, 5)}, .step = 0.02, .bf16_tolerance = -1),
     CASE("normalise", "rows", normalise_rows, {ACT(1, 2, 3, 5)}, .step = 0.005),
     CASE("normalise", "columns", normalise_columns, {ACT(1, 3, 4, 5)}, .step = 0.02),
+    CASE("newton_schulz", "wide", newton_schulz, {ACT(1, 2, 2, 3, 5)}, .step = 0.02,
+         .bf16_tolerance = 3e-2),
+    CASE("newton_schulz", "tall", newton_schulz, {ACT(1, 2, 6, 4)}, .step = 0.02,
+         .bf16_tolerance = 3e-2),
     CASE("weight_norm", "", weight_norm, {ACT(1, 2, 2, 6, 4), FIXED(1, 1, 2, 6, 4)}, .step = 0.02),
     CASE("rmsnorm", "", rmsnorm, {ACT(1, 4, 9), PLAIN(1, 9)}, .step = 0.02),
     CASE("softmax", "", softmax, {ACT(2, 3, 2, 7)}, .step = 0.02),

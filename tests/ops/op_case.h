@@ -121,7 +121,8 @@ double random_normal(Run *r);
 
 /* The tables, one per topic; each ends with slot == NULL. */
 extern const OpCase cases_elementwise[], cases_matmul[], cases_norm[], cases_dwconv[],
-    cases_tokens[], cases_prepare[], cases_loss[], cases_optim[], cases_vittt[], cases_lact[];
+    cases_tokens[], cases_prepare[], cases_loss[], cases_optim[], cases_vittt[], cases_lact[],
+    cases_newton_schulz[];
 
 /* Scalar functions in double precision (vittt.md 0). */
 double sigma(double x);

@@ -1,0 +1,31 @@
+/* Newton-Schulz on matrices that lie with r <= c, F32 or BF16 (lact_nvs.md 4.3, 5.3): the two ways
+ * of doing its products, and what is elementwise.
+ */
+#ifndef TTV_KERNELS_CUDA_NEWTON_SCHULZ_CUH
+#define TTV_KERNELS_CUDA_NEWTON_SCHULZ_CUH
+
+#include "kernels/cuda/common.cuh"
+
+/* n matrices [r, c], r <= c; X and what is made of it of type `type`. */
+typedef struct Iteration {
+    Device *d;
+    int64_t n, r, c;
+    DType type;
+    const NewtonSchulz *s; /* at least one step */
+} Iteration;
+
+/* y[n,r,r] = p + b s + a I; p F32, s and y of the iteration's type. */
+Status polynomial_add(const Iteration *it, void *y, const float *p, const void *s, float a,
+                      float b);
+
+/* With cuBLASLt. u (F32 or BF16) = X after all steps, x = X before; x is not kept. */
+Status iterate_blas(const Iteration *it, void *u, DType type, void *x);
+/* dx0 (F32) = the gradient at x from dx at the end; neither is kept. */
+Status iterate_blas_backward(const Iteration *it, float *dx0, void *dx, void *x);
+
+/* With one kernel of our own (Hopper, BF16): the same two, and whether it suits. */
+bool chain_fits(const Iteration *it);
+Status iterate_chain(const Iteration *it, void *u, DType type, void *x);
+Status iterate_chain_backward(const Iteration *it, float *dx0, void *dx, void *x);
+
+#endif
