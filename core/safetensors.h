@@ -44,6 +44,9 @@ int64_t safetensors_count(const SafeFile *f);
 const SafeEntry *safetensors_at(const SafeFile *f, int64_t i); /* in file order (by data offset) */
 const SafeEntry *safetensors_find(const SafeFile *f, const char *name); /* NULL: absent */
 const char *safetensors_path(const SafeFile *f);
+/* Takes `prefix` from every name when all of them begin with it: wrappers of models add some
+ * ("module."). Whether it did. */
+bool safetensors_strip(SafeFile *f, const char *prefix);
 
 /* Metadata value or NULL; enumeration by index. */
 const char *safetensors_meta(const SafeFile *f, const char *key);

@@ -140,6 +140,16 @@ const SafeEntry *safetensors_at(const SafeFile *f, int64_t i) {
     return i >= 0 && i < f->count ? &f->entries[i] : NULL;
 }
 
+/* Names keep their order, having lost the same bytes. */
+bool safetensors_strip(SafeFile *f, const char *prefix) {
+    const size_t size = strlen(prefix);
+    for (int64_t i = 0; i < f->count; i++)
+        if (strncmp(f->entries[i].name, prefix, size) != 0 || !f->entries[i].name[size])
+            return false;
+    for (int64_t i = 0; i < f->count; i++) f->entries[i].name += size;
+    return f->count > 0;
+}
+
 const SafeEntry *safetensors_find(const SafeFile *f, const char *name) {
     int64_t low = 0, high = f->count;
     while (low < high) {

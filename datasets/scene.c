@@ -111,6 +111,10 @@ bool scene_usable(const Scene *s) {
     return s->fault_count == 0 && s->count - s->missing >= 2;
 }
 
+bool scene_synthetic(const Scene *s) {
+    return strncmp(s->url, "synthetic:", 10) == 0;
+}
+
 const char *scene_reason(const Scene *s, char *text, size_t size) {
     int64_t pictures = s->count - s->missing;
     text[0] = '\0';

@@ -54,6 +54,8 @@ typedef struct Scene {
 
 /* No faults, and two pictures or more. */
 bool scene_usable(const Scene *s);
+/* Line 1 of its camera file says so (synth.h). */
+bool scene_synthetic(const Scene *s);
 /* Why it is not: the first fault, "no pictures (279 cameras)", "only one picture"; "" when it is.
  */
 const char *scene_reason(const Scene *s, char *text, size_t size);

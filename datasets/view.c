@@ -50,6 +50,29 @@ ViewCamera view_camera(const SceneFrame *f, const ViewOptions *o, int64_t width,
     return c;
 }
 
+static void mirror_rows(uint8_t *pixels, int64_t width, int64_t height) {
+    for (int64_t row = 0; row < height; row++) {
+        uint8_t *a = pixels + row * width * 3, *b = a + 3 * (width - 1), swap[3];
+        for (; a < b; a += 3, b -= 3) {
+            memcpy(swap, a, 3);
+            memcpy(a, b, 3);
+            memcpy(b, swap, 3);
+        }
+    }
+}
+
+/* c2w becomes F c2w F with F = diag(-1, 1, 1, 1) (lact_nvs.md 12), w2c likewise. */
+void view_mirror(uint8_t *pixels, ViewCamera *camera, int64_t width, int64_t height) {
+    mirror_rows(pixels, width, height);
+    for (int i = 1; i < 4; i++) {
+        camera->c2w[i] = -camera->c2w[i];
+        camera->c2w[4 * i] = -camera->c2w[4 * i];
+        camera->w2c[i] = -camera->w2c[i];
+        camera->w2c[4 * i] = -camera->w2c[4 * i];
+    }
+    camera->intrinsics[2] = (double)width - camera->intrinsics[2];
+}
+
 void view_scratch_free(ViewScratch *s) {
     image_scratch_free(&s->image);
     resize_scratch_free(&s->resize);

@@ -38,6 +38,11 @@ ViewCamera view_camera(const SceneFrame *f, const ViewOptions *o, int64_t width,
 /* Both matrices out of a 3x4 world-to-camera matrix. */
 void view_camera_pose(ViewCamera *c, const double w2c[12]);
 
+/* Pictures [height, width, 3] and camera as seen in a mirror: the scene becomes another possible
+ * one.
+ */
+void view_mirror(uint8_t *pixels, ViewCamera *camera, int64_t width, int64_t height);
+
 /* Work memory of view_load; zero-initialise, free at the end. One per thread. */
 typedef struct ViewScratch {
     ImageScratch image;
@@ -54,6 +59,7 @@ typedef struct ViewSample {
     int64_t scene;
     int inputs, targets;
     int64_t frames[VIEW_MAX];
+    bool mirror; /* for view_mirror(); only the view loader does it */
 } ViewSample;
 
 /* Whether view v of the sample is as large as the first: pictures of differing sizes are

@@ -73,6 +73,8 @@ static Status load_sample(ViewLoader *l, const ViewSample *s, ViewScratch *scrat
         TRY(load_view(l, s, v, scratch, pixels + v * bytes, &cameras[v], size));
         if (v == 0) memcpy(first, size, sizeof first);
         TRY(view_same_size(l->set, s, v, first, size));
+        if (s->mirror)
+            view_mirror(pixels + v * bytes, &cameras[v], l->o.view.width, l->o.view.height);
     }
     return STATUS_OK;
 }

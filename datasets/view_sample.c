@@ -1,19 +1,28 @@
 /* Training samples (lact_nvs.md 7): a gap, a start, targets in between. */
 #include "datasets/view_sample.h"
 
+#include <math.h>
+
 #include "core/memory.h"
 #include "core/rng.h"
 
 /* Draws of one sample before the scene is given up: gaps may not fit, pictures may be missing. */
 enum { DRAWS = 200 };
 
+/* Scenes that are drawn alike. */
+typedef struct Group {
+    int64_t *usable; /* scenes that can serve */
+    int64_t *order;  /* a permutation of them, for one epoch */
+    int64_t count, epoch;
+    uint64_t stream;
+} Group;
+
 struct ViewSampler {
     const SceneSet *set;
     ViewRecipe recipe;
     uint64_t seed;
-    int64_t *usable; /* scenes that can serve */
-    int64_t *order;  /* a permutation of them, for one epoch */
-    int64_t count, epoch, unusable, brief;
+    Group groups[2]; /* all or the real ones; the synthetic ones, when they have a share */
+    int64_t synthetic, unusable, brief;
 };
 
 ViewRecipe view_recipe_re10k(void) {
@@ -28,6 +37,9 @@ Status view_recipe_check(const ViewRecipe *r) {
     if (r->gap_min < 1 || r->gap_max < r->gap_min)
         return status_set(STATUS_USAGE, "gaps from %lld to %lld: 1 <= min <= max is expected",
                           (long long)r->gap_min, (long long)r->gap_max);
+    if (!(r->mirror >= 0 && r->mirror <= 1) || !(r->synthetic >= 0 && r->synthetic <= 1))
+        return status_set(STATUS_USAGE, "mirrored %g, synthetic %g: shares of 0 to 1 are expected",
+                          r->mirror, r->synthetic);
     return STATUS_OK;
 }
 
@@ -43,50 +55,79 @@ static bool is_long_enough(const ViewRecipe *r, const Scene *s) {
     return r->clamp ? last >= least : last >= r->gap_min && last >= least;
 }
 
+static void sort_scenes(ViewSampler *s) {
+    for (int64_t i = 0; i < scene_set_count(s->set); i++) {
+        const Scene *scene = scene_set_at(s->set, i);
+        const bool synthetic = scene_synthetic(scene);
+        Group *g = &s->groups[s->recipe.synthetic > 0 && synthetic];
+        if (!scene_usable(scene)) {
+            s->unusable++;
+        } else if (!is_long_enough(&s->recipe, scene)) {
+            s->brief++;
+        } else {
+            g->usable[g->count++] = i;
+            s->synthetic += synthetic;
+        }
+    }
+}
+
+/* Whether both kinds that the recipe asks for are there. */
+static Status check_kinds(const ViewSampler *s) {
+    const ViewRecipe *r = &s->recipe;
+    const int64_t scenes = view_sampler_scenes(s);
+    if (scenes == 0)
+        return status_set(STATUS_DATA,
+                          "none of %lld scenes can serve gaps of %lld to %lld frames: %lld are "
+                          "unusable, %lld too short",
+                          (long long)scene_set_count(s->set), (long long)r->gap_min,
+                          (long long)r->gap_max, (long long)s->unusable, (long long)s->brief);
+    if (r->synthetic > 0 && (s->synthetic == 0 || (s->synthetic == scenes && r->synthetic < 1)))
+        return status_set(
+            STATUS_DATA, "%g of the samples shall be synthetic, but %lld of %lld usable scenes are",
+            r->synthetic, (long long)s->synthetic, (long long)scenes);
+    return STATUS_OK;
+}
+
 Status view_sampler_open(const SceneSet *set, const ViewRecipe *r, uint64_t seed,
                          ViewSampler **out) {
     void *block, *list;
     *out = NULL;
     TRY(view_recipe_check(r));
-    int64_t scenes = scene_set_count(set);
+    const int64_t scenes = scene_set_count(set);
     TRY(mem_alloc(&block, 1, sizeof(ViewSampler), "sampler of views"));
-    Status status = mem_alloc(&list, 2 * scenes, sizeof(int64_t), "order of scenes");
+    Status status = mem_alloc(&list, 4 * scenes, sizeof(int64_t), "order of scenes");
     if (status != STATUS_OK) {
         mem_free(block);
         return status;
     }
     ViewSampler *s = block;
-    *s = (ViewSampler){.set = set, .recipe = *r, .seed = seed, .usable = list, .epoch = -1};
-    s->order = s->usable + scenes;
-    for (int64_t i = 0; i < scenes; i++) {
-        const Scene *scene = scene_set_at(set, i);
-        if (!scene_usable(scene))
-            s->unusable++;
-        else if (!is_long_enough(r, scene))
-            s->brief++;
-        else
-            s->usable[s->count++] = i;
+    *s = (ViewSampler){.set = set, .recipe = *r, .seed = seed};
+    for (int i = 0; i < 2; i++) {
+        int64_t *part = (int64_t *)list + 2 * i * scenes;
+        s->groups[i] =
+            (Group){.usable = part, .order = part + scenes, .epoch = -1, .stream = (uint64_t)i};
     }
-    *out = s;
-    if (s->count > 0) return STATUS_OK;
-    status = status_set(STATUS_DATA,
-                        "none of %lld scenes can serve gaps of %lld to %lld frames: %lld are "
-                        "unusable, %lld too short",
-                        (long long)scenes, (long long)r->gap_min, (long long)r->gap_max,
-                        (long long)s->unusable, (long long)s->brief);
-    view_sampler_close(s);
-    *out = NULL;
+    sort_scenes(s);
+    status = check_kinds(s);
+    if (status == STATUS_OK)
+        *out = s;
+    else
+        view_sampler_close(s);
     return status;
 }
 
 void view_sampler_close(ViewSampler *s) {
     if (s == NULL) return;
-    mem_free(s->usable);
+    mem_free(s->groups[0].usable);
     mem_free(s);
 }
 
 int64_t view_sampler_scenes(const ViewSampler *s) {
-    return s->count;
+    return s->groups[0].count + s->groups[1].count;
+}
+
+int64_t view_sampler_synthetic(const ViewSampler *s) {
+    return s->synthetic;
 }
 
 int64_t view_sampler_unusable(const ViewSampler *s) {
@@ -153,22 +194,34 @@ static Status draw_scene(const ViewSampler *s, int64_t scene, Rng *rng, ViewSamp
     return STATUS_OK;
 }
 
-/* The scene whose turn it is, unless it does not fit what was drawn; then any other. */
+/* Sample n is number *k of its group: synthetic ones are spread evenly among the others. */
+static Group *group_of(ViewSampler *s, int64_t n, int64_t *k) {
+    const double share = s->recipe.synthetic;
+    const int64_t before = (int64_t)floor((double)n * share);
+    const bool synthetic = (int64_t)floor((double)(n + 1) * share) > before;
+    *k = share <= 0 ? n : synthetic ? before : n - before;
+    return &s->groups[share > 0 && synthetic];
+}
+
+/* The scene whose turn it is, unless it does not fit what was drawn; then any other of its kind. */
 Status view_sampler_draw(ViewSampler *s, int64_t n, int attempt, ViewSample *out) {
-    int64_t epoch = n / s->count;
+    int64_t k;
+    Group *g = group_of(s, n, &k);
+    const int64_t epoch = k / g->count;
     bool drawn = false;
-    if (epoch != s->epoch) {
-        Rng shuffle = rng_stream(s->seed, RNG_SHUFFLE, (uint64_t)epoch, 0);
-        rng_permutation(&shuffle, s->order, s->count);
-        s->epoch = epoch;
+    if (epoch != g->epoch) {
+        Rng shuffle = rng_stream(s->seed, RNG_SHUFFLE, (uint64_t)epoch, g->stream);
+        rng_permutation(&shuffle, g->order, g->count);
+        g->epoch = epoch;
     }
     Rng rng = rng_stream(s->seed, RNG_VIEWS, (uint64_t)attempt, (uint64_t)n);
-    int64_t turn = s->order[n % s->count];
-    if (attempt > 0) turn = (int64_t)rng_below(&rng, (uint64_t)s->count);
+    int64_t turn = g->order[k % g->count];
+    if (attempt > 0) turn = (int64_t)rng_below(&rng, (uint64_t)g->count);
     for (int i = 0; i < DRAWS && !drawn; i++) {
-        TRY(draw_scene(s, s->usable[turn], &rng, out, &drawn));
-        turn = (int64_t)rng_below(&rng, (uint64_t)s->count);
+        TRY(draw_scene(s, g->usable[turn], &rng, out, &drawn));
+        turn = (int64_t)rng_below(&rng, (uint64_t)g->count);
     }
+    out->mirror = drawn && s->recipe.mirror > 0 && rng_uniform(&rng) < s->recipe.mirror;
     if (drawn) return STATUS_OK;
     return status_set(STATUS_DATA,
                       "no views for sample %lld after %d draws: too many pictures are missing",

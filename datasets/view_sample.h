@@ -9,8 +9,11 @@
 typedef struct ViewRecipe {
     int64_t gap_min, gap_max; /* between the first and the last view */
     int64_t inputs, targets;
-    bool clamp;  /* short scenes: gaps up to frames - 1 instead of leaving the scene out */
-    bool inside; /* targets strictly between the inputs, as LVSM draws them */
+    bool clamp;    /* short scenes: gaps up to frames - 1 instead of leaving the scene out */
+    bool inside;   /* targets strictly between the inputs, as LVSM draws them */
+    double mirror; /* probability that a sample is mirrored (lact_nvs.md 12) */
+    double
+        synthetic; /* share of the samples that come from synthetic scenes; 0: scenes count alike */
 } ViewRecipe;
 /* 25 to 192, 2 inputs, 6 targets of start..end inclusive. */
 ViewRecipe view_recipe_re10k(void);
@@ -24,10 +27,12 @@ typedef struct ViewSampler ViewSampler;
 Status view_sampler_open(const SceneSet *set, const ViewRecipe *r, uint64_t seed,
                          ViewSampler **out);
 void view_sampler_close(ViewSampler *s);
-/* Every usable scene comes once in view_sampler_scenes() samples; attempt > 0: a stand-in for one
- * that failed. */
+/* Every usable scene comes once in view_sampler_scenes() samples, or, where the recipe says how
+ * many are synthetic, as often as others of its kind. attempt > 0: a stand-in for one that failed.
+ */
 Status view_sampler_draw(ViewSampler *s, int64_t n, int attempt, ViewSample *out);
 int64_t view_sampler_scenes(const ViewSampler *s);
+int64_t view_sampler_synthetic(const ViewSampler *s); /* of them */
 /* Scenes that are left out: faulty or without pictures, and too short for the recipe. */
 int64_t view_sampler_unusable(const ViewSampler *s);
 int64_t view_sampler_short(const ViewSampler *s);

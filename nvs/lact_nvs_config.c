@@ -29,7 +29,7 @@ const Option lact_nvs_options[] = {
      "views whose mean pose is the origin: all (benchmarks), inputs, or none (poses as they are)"},
     {"pose_margin", OPTION_FLOAT, FIELD(pose_margin), "1.35", 0, 1000, NULL, NULL,
      "positions are scaled to 1/pose_margin at most: 1.35 for RealEstate10K, 1 in LaCT's scenes"},
-    {"recompute", OPTION_BOOL, FIELD(recompute), "false", 0, 0, NULL, NULL,
+    {"recompute", OPTION_BOOL, FIELD(recompute), "false", 0, 0, NULL, "recompute",
      "training computes each block twice instead of keeping its activations"},
     {NULL, OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL, NULL},
 };

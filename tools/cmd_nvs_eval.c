@@ -7,6 +7,7 @@
 typedef struct EvalOptions {
     char checkpoint[CONFIG_TEXT], root[CONFIG_TEXT], split[CONFIG_TEXT];
     char index[CONFIG_TEXT], write_index[CONFIG_TEXT];
+    int weights; /* WeightsChoice */
     int64_t gap_min, gap_max, inputs, targets, seed;
 } EvalOptions;
 
@@ -16,6 +17,8 @@ static EvalOptions options;
 static const Option eval_options[] = {
     {"checkpoint", OPTION_STRING, FIELD(checkpoint), "", 0, 0, NULL, "checkpoint",
      "weights file or run folder (its best, else its last)"},
+    {"weights", OPTION_CHOICE, FIELD(weights), "auto", 0, 0, WEIGHTS_CHOICES, "weights",
+     WEIGHTS_HELP},
     {"root", OPTION_STRING, FIELD(root), "", 0, 0, NULL, "data-dir",
      "posed scenes: folders or tar files, with commas between"},
     {"split", OPTION_STRING, FIELD(split), "test", 0, 0, NULL, "split", "split; empty: all"},
@@ -73,7 +76,7 @@ static Status evaluate(NvsEval *e, const Config *config) {
         return status_set(STATUS_USAGE, "--checkpoint and --data-dir are needed");
     TRY(scene_set_open(options.root, options.split, &e->set));
     TRY(find_index(e));
-    TRY(nvs_model_open(&e->model, options.checkpoint, config));
+    TRY(nvs_model_open(&e->model, options.checkpoint, (WeightsChoice)options.weights, config));
     TRY(nvs_eval_run(e));
     nvs_eval_print_reasons(e);
     if (common.json) return nvs_eval_print_json(e);

@@ -16,6 +16,7 @@
 typedef struct RenderOptions {
     char checkpoint[CONFIG_TEXT], root[CONFIG_TEXT], split[CONFIG_TEXT], scene[CONFIG_TEXT];
     char inputs[CONFIG_TEXT], targets[CONFIG_TEXT], output[CONFIG_TEXT];
+    int weights; /* WeightsChoice */
     int64_t frames;
     double fps, error_full;
     bool overwrite;
@@ -27,6 +28,8 @@ static RenderOptions options;
 static const Option render_options[] = {
     {"checkpoint", OPTION_STRING, FIELD(checkpoint), "", 0, 0, NULL, "checkpoint",
      "weights file or run folder (its best, else its last)"},
+    {"weights", OPTION_CHOICE, FIELD(weights), "auto", 0, 0, WEIGHTS_CHOICES, "weights",
+     WEIGHTS_HELP},
     {"root", OPTION_STRING, FIELD(root), "", 0, 0, NULL, "data-dir",
      "posed scenes: folders or tar files, with commas between"},
     {"split", OPTION_STRING, FIELD(split), "", 0, 0, NULL, "split", "split; empty: all"},
@@ -270,7 +273,7 @@ static Status render(NvsRender *r, const Config *config) {
     TRY(scene_set_open(options.root, options.split, &r->set));
     TRY(find_scene(r));
     TRY(find_views(r));
-    TRY(nvs_model_open(&r->model, options.checkpoint, config));
+    TRY(nvs_model_open(&r->model, options.checkpoint, (WeightsChoice)options.weights, config));
     TRY(nvs_render_run(r));
     return write_all(r);
 }

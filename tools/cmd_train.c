@@ -76,6 +76,7 @@ static Status open_folder(Trainer *t) {
     else
         TRY(run_folder_create(&t->run, settings.run.output, settings.run.exist_ok));
     t->options.run_folder = t->run.path;
+    t->run.columns = trainer_columns;
     TRY(run_folder_start(&t->run, t->resuming ? t->state.step : -1));
     return run_folder_write_config(&t->run, t->config);
 }

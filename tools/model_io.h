@@ -7,6 +7,7 @@
  *   ttv.class_names  JSON array of readable names (absent when there are none)
  *   ttv.weights      raw, or ema: the moving average of the weights
  *   ttv.top1_raw, ttv.top1_ema   of the run's last validation, when it averages; "nan": none yet
+ *                                (psnr_raw, psnr_ema in weights of `ttv nvs train`)
  * A file without ttv.config (an official checkpoint converted to safetensors) needs --model or -c.
  */
 #ifndef TTV_TOOLS_MODEL_IO_H
@@ -33,7 +34,8 @@ typedef struct Model {
 typedef enum WeightsChoice { WEIGHTS_AUTO, WEIGHTS_RAW, WEIGHTS_EMA } WeightsChoice;
 #define WEIGHTS_CHOICES "auto|raw|ema"
 #define WEIGHTS_HELP                                                                               \
-    "of a run with --model-ema: raw, their average (ema), or auto: the one with the higher top-1"
+    "of a run with --model-ema: raw, their average (ema), or auto: the one with the higher "       \
+    "top-1 or PSNR"
 /* The path of the weights (mem_free): see checkpoint_resolve(). */
 Status weights_resolve(const char *checkpoint, WeightsChoice choice, char **path);
 

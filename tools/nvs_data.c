@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "datasets/loader.h"
 #include "tools/cli.h"
 
 static Status open_validation(NvsData *d) {
@@ -10,7 +11,10 @@ static Status open_validation(NvsData *d) {
     TRY(status_context(
         scene_set_open(c->val_root[0] ? c->val_root : c->root, c->val_split, &d->val),
         "validation (--val-split none: without)"));
-    TRY(eval_index_generate(d->val, &d->recipe, (uint64_t)nvs_settings.train.seed, &d->index));
+    if (c->val_index[0])
+        TRY(eval_index_read(c->val_index, &d->index));
+    else
+        TRY(eval_index_generate(d->val, &d->recipe, (uint64_t)nvs_settings.train.seed, &d->index));
     TRY(eval_index_resolve(&d->index, d->val));
     const int64_t ready = eval_index_counts(&d->index).ready;
     if (ready == 0)
@@ -22,6 +26,10 @@ static Status open_validation(NvsData *d) {
                               ? d->index.entries[0].reason
                               : "no reason known");
     d->val_count = ready < c->val_scenes ? ready : c->val_scenes;
+    for (int64_t i = 0; i < d->index.count; i++) {
+        const ViewSample *s = &d->index.entries[i].sample;
+        if (s->inputs + s->targets > d->val_views) d->val_views = s->inputs + s->targets;
+    }
     return STATUS_OK;
 }
 
@@ -42,12 +50,20 @@ Status nvs_data_open(NvsData *d, int64_t height, int64_t width) {
     return s;
 }
 
+/* Beside a card one processor is left to the thread that feeds it. */
+int nvs_data_threads(void) {
+    const int processors = loader_processors();
+    if (nvs_settings.scenes.workers > 0) return (int)nvs_settings.scenes.workers;
+    return strncmp(common.device, "cuda", 4) == 0 && processors > 1 ? processors - 1 : processors;
+}
+
 Status nvs_data_begin(NvsData *d, int64_t first, int64_t count) {
     const ScenesConfig *c = &nvs_settings.scenes;
     ViewLoaderOptions o = {.view = d->view,
                            .batch = nvs_settings.train.batch_size,
                            .views = (int)(c->inputs + c->targets),
-                           .threads = (int)c->workers,
+                           .threads = nvs_data_threads(),
+                           .prefetch = NVS_PREFETCH,
                            .cache_bytes = c->cache_mb << 20,
                            .first = first,
                            .count = count,
@@ -68,9 +84,10 @@ void nvs_data_close(NvsData *d) {
 }
 
 void nvs_data_print(const NvsData *d) {
-    note("data %s: %lld scenes to draw from, %lld too short, %lld unusable",
+    note("data %s: %lld scenes to draw from (%lld synthetic), %lld too short, %lld unusable",
          nvs_settings.scenes.root, (long long)view_sampler_scenes(d->sampler),
-         (long long)view_sampler_short(d->sampler), (long long)view_sampler_unusable(d->sampler));
+         (long long)view_sampler_synthetic(d->sampler), (long long)view_sampler_short(d->sampler),
+         (long long)view_sampler_unusable(d->sampler));
     if (!d->val) {
         note("no validation");
         return;

@@ -6,61 +6,17 @@
 #include "core/memory.h"
 #include "tools/cli.h"
 
-const char *nvs_method_name(NvsMethod m) {
-    static const char *const names[NVS_METHODS] = {"model", "nearest", "mean"};
-    return names[m];
-}
-
 static int64_t picture_size(const NvsEval *e) {
     return e->view.width * e->view.height * 3;
-}
-
-static int64_t nearest_input(const ViewCamera *cameras, int64_t inputs, int64_t target) {
-    int64_t best = 0;
-    double least = INFINITY;
-    for (int64_t i = 0; i < inputs; i++) {
-        double sum = 0;
-        for (int k = 3; k < 12; k += 4) {
-            const double gap = cameras[i].c2w[k] - cameras[target].c2w[k];
-            sum += gap * gap;
-        }
-        if (sum < least) {
-            least = sum;
-            best = i;
-        }
-    }
-    return best;
-}
-
-static void mean_of_inputs(const NvsEval *e, int64_t inputs) {
-    const int64_t size = picture_size(e);
-    for (int64_t k = 0; k < size; k++) {
-        int64_t sum = 0;
-        for (int64_t i = 0; i < inputs; i++) sum += e->pixels[i * size + k];
-        e->baseline[k] = (uint8_t)((sum + inputs / 2) / inputs);
-    }
-}
-
-static Status score_view(const NvsEval *e, uint8_t *truth, uint8_t *guess, Score *out) {
-    const ScoreOptions options = {.ssim = true};
-    const Image x = {truth, e->view.width, e->view.height};
-    const Image y = {guess, e->view.width, e->view.height};
-    Picture a = picture_of_image(&x, "truth"), b = picture_of_image(&y, "render");
-    return score_pictures(&a, &b, &options, out);
 }
 
 static Status score_scene(NvsEval *e, const ViewSample *s, const ViewCamera *cameras,
                           ScoreSummary out[NVS_METHODS]) {
     Score scores[NVS_METHODS][VIEW_MAX];
-    const int64_t size = picture_size(e);
-    mean_of_inputs(e, s->inputs);
-    for (int64_t t = 0; t < s->targets; t++) {
-        const int64_t near = nearest_input(cameras, s->inputs, s->inputs + t);
-        uint8_t *truth = e->pixels + (s->inputs + t) * size;
-        TRY(score_view(e, truth, e->rendered + t * size, &scores[NVS_MODEL][t]));
-        TRY(score_view(e, truth, e->pixels + near * size, &scores[NVS_NEAREST][t]));
-        TRY(score_view(e, truth, e->baseline, &scores[NVS_MEAN][t]));
-    }
+    const NvsViews v = {e->pixels, cameras, s->inputs, s->targets, e->view.width, e->view.height};
+    for (int64_t t = 0; t < s->targets; t++)
+        TRY(nvs_score_view(&v, t, e->rendered + t * picture_size(e), true, &scores[NVS_MODEL][t]));
+    TRY(nvs_score_baselines(&v, true, e->baseline, scores[NVS_NEAREST], scores[NVS_MEAN]));
     for (int m = 0; m < NVS_METHODS; m++) TRY(score_summarise(scores[m], s->targets, &out[m]));
     return STATUS_OK;
 }

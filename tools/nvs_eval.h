@@ -2,14 +2,9 @@
 #ifndef TTV_TOOLS_NVS_EVAL_H
 #define TTV_TOOLS_NVS_EVAL_H
 
-#include "datasets/score.h"
 #include "datasets/view_sample.h"
+#include "tools/nvs_baselines.h"
 #include "tools/nvs_model.h"
-
-/* The model, and what needs none: the nearest input view (by camera position; the first of equals)
- * and the mean of the input views, rounded. */
-typedef enum NvsMethod { NVS_MODEL, NVS_NEAREST, NVS_MEAN, NVS_METHODS } NvsMethod;
-const char *nvs_method_name(NvsMethod m);
 
 typedef struct NvsEval {
     NvsModel model;

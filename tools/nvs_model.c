@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "core/memory.h"
-#include "nn/checkpoint.h"
 #include "tools/cli.h"
 #include "tools/sections.h"
 
@@ -48,6 +47,18 @@ static Status apply_user(Config *own, const Config *user) {
     return STATUS_OK;
 }
 
+/* The user's keys beside those that the weights were trained with. */
+static Status compare(const LactNvsConfig *now, const LactNvsConfig *then, const char *path) {
+    if (strcmp(now->variant, then->variant) != 0)
+        return status_set(STATUS_DATA, "%s was trained with variant %s, it cannot run as %s", path,
+                          then->variant, now->variant);
+    if (now->height != then->height || now->view_width != then->view_width)
+        note("%s was trained on views of %lldx%lld pixels, it runs on %lldx%lld: expect worse ones",
+             path, (long long)then->view_width, (long long)then->height, (long long)now->view_width,
+             (long long)now->height);
+    return STATUS_OK;
+}
+
 static Status describe_with(NvsModel *m, Config *own, const SafeFile *file, const char *path,
                             const Config *user) {
     const char *kind = safetensors_meta(file, "ttv.model");
@@ -60,7 +71,9 @@ static Status describe_with(NvsModel *m, Config *own, const SafeFile *file, cons
     } else {
         TRY(status_context(lact_nvs_config_from_weights(&m->config, file), "%s", path));
     }
+    const LactNvsConfig then = m->config;
     TRY(apply_user(own, user));
+    if (text) TRY(compare(&m->config, &then, path));
     return lact_nvs_config_check(&m->config);
 }
 
@@ -73,9 +86,15 @@ static Status describe(NvsModel *m, const SafeFile *file, const char *path, cons
     return s;
 }
 
+static Status open_file(const char *path, SafeFile **file) {
+    TRY(safetensors_open(path, file));
+    while (safetensors_strip(*file, "module.") || safetensors_strip(*file, "_orig_mod.")) continue;
+    return STATUS_OK;
+}
+
 static Status open_weights(NvsModel *m, const char *path, const Config *user) {
     SafeFile *file;
-    TRY(safetensors_open(path, &file));
+    TRY(open_file(path, &file));
     Status s = describe(m, file, path, user);
     if (s == STATUS_OK) s = build(m, false);
     if (s == STATUS_OK) s = status_context(params_load(&m->params, file, ""), "%s", path);
@@ -83,13 +102,25 @@ static Status open_weights(NvsModel *m, const char *path, const Config *user) {
     return s;
 }
 
-Status nvs_model_open(NvsModel *m, const char *checkpoint, const Config *user) {
+Status nvs_model_open(NvsModel *m, const char *checkpoint, WeightsChoice choice,
+                      const Config *user) {
     char *path;
     *m = (NvsModel){0};
-    TRY(checkpoint_resolve(checkpoint, &path));
+    TRY(weights_resolve(checkpoint, choice, &path));
     Status s = open_weights(m, path, user);
     mem_free(path);
     if (s != STATUS_OK) nvs_model_close(m);
+    return s;
+}
+
+Status nvs_model_load(NvsModel *m, const char *checkpoint) {
+    char *path;
+    SafeFile *file = NULL;
+    TRY(weights_resolve(checkpoint, WEIGHTS_AUTO, &path));
+    Status s = open_file(path, &file);
+    if (s == STATUS_OK) s = params_load(&m->params, file, "");
+    if (file) safetensors_close(file);
+    mem_free(path);
     return s;
 }
 

@@ -7,6 +7,7 @@
 #define TTV_TOOLS_NVS_MODEL_H
 
 #include "datasets/view.h"
+#include "tools/model_io.h"
 #include "tools/nvs_sections.h"
 
 typedef struct NvsModel {
@@ -22,8 +23,13 @@ typedef struct NvsModel {
  * failure *m is empty. */
 Status nvs_model_create(NvsModel *m, const Config *user, uint64_t seed);
 /* Loads a weights file or run folder for inference. Sizes come from ttv.config, in a foreign file
- * from the shapes; keys of [nvs_model] that the user set win. */
-Status nvs_model_open(NvsModel *m, const char *checkpoint, const Config *user);
+ * (official ones, "module." and "_orig_mod." before their names or not) from the shapes; keys of
+ * [nvs_model] that the user set win, except that another variant is STATUS_DATA and another size of
+ * views is told. */
+Status nvs_model_open(NvsModel *m, const char *checkpoint, WeightsChoice choice,
+                      const Config *user);
+/* The weights of such a file into a model that was created. */
+Status nvs_model_load(NvsModel *m, const char *checkpoint);
 void nvs_model_close(NvsModel *m);
 
 /* ttv.config of a weights file (mem_free). */

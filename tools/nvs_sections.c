@@ -17,6 +17,10 @@ const Option scenes_options[] = {
      "split to train on; empty: all"},
     {"val_split", OPTION_STRING, SCENES(val_split), "test", 0, 0, NULL, "val-split",
      "split of the validation; none: no validation"},
+    {"val_index", OPTION_STRING, SCENES(val_index), "", 0, 0, NULL, "val-index",
+     "JSON of the validation's scenes with context and target frames; empty: one is generated, "
+     "with "
+     "gaps, inputs and targets as in training"},
     {"gap_min", OPTION_INT, SCENES(gap_min), "25", 1, 1e6, NULL, "gap-min",
      "least frames between the first and the last view of a sample"},
     {"gap_max", OPTION_INT, SCENES(gap_max), "192", 1, 1e6, NULL, "gap-max",
@@ -29,6 +33,10 @@ const Option scenes_options[] = {
      "short scenes: gaps up to what they have, instead of leaving them out"},
     {"inside", OPTION_BOOL, SCENES(inside), "false", 0, 0, NULL, "targets-inside",
      "targets strictly between the inputs"},
+    {"mirror", OPTION_FLOAT, SCENES(mirror), "0", 0, 1, NULL, "mirror",
+     "share of the samples that are mirrored: pictures and cameras"},
+    {"synthetic", OPTION_FLOAT, SCENES(synthetic), "0", 0, 1, NULL, "synthetic-share",
+     "share of the samples that come from synthetic scenes; 0: every scene counts alike"},
     {"val_scenes", OPTION_INT, SCENES(val_scenes), "8", 1, 1e6, NULL, "val-scenes",
      "most scenes of a validation: the first by name"},
     {"cache_mb", OPTION_INT, SCENES(cache_mb), "256", 0, 1e6, NULL, NULL,
@@ -70,13 +78,29 @@ const Option nvs_train_options[] = {
     {"log_interval", OPTION_INT, TRAIN(log_interval), "50", 1, 1e9, NULL, "log-interval",
      "steps between rows of metrics.jsonl and metrics.csv"},
     {"give_up_after", OPTION_INT, TRAIN(give_up_after), "10", 1, 1e9, NULL, NULL,
-     "non-finite steps in a row that end the run"},
+     "non-finite steps in a row that end the run; of steps above skip_norm, ten times as many"},
+    {"model_ema", OPTION_BOOL, TRAIN(model_ema), "false", 0, 0, NULL, "model-ema",
+     "average the weights over the steps, too; both are validated and saved, and the best "
+     "checkpoint is the one where the better of the two has its highest PSNR"},
+    {"model_ema_decay", OPTION_FLOAT, TRAIN(model_ema_decay), "0.999", 0, 0.9999999, NULL,
+     "model-ema-decay", "average = decay average + (1 - decay) weights, every step"},
+    {"initial_checkpoint", OPTION_STRING, TRAIN(initial_checkpoint), "", 0, 0, NULL,
+     "initial-checkpoint",
+     "start from these weights: of a run, or official ones as safetensors (names may begin with "
+     "module. and _orig_mod.)"},
     {0},
 };
 
 Status scenes_recipe(ViewRecipe *out) {
     const ScenesConfig *c = &nvs_settings.scenes;
-    *out = (ViewRecipe){c->gap_min, c->gap_max, c->inputs, c->targets, c->clamp, c->inside};
+    *out = (ViewRecipe){.gap_min = c->gap_min,
+                        .gap_max = c->gap_max,
+                        .inputs = c->inputs,
+                        .targets = c->targets,
+                        .clamp = c->clamp,
+                        .inside = c->inside,
+                        .mirror = c->mirror,
+                        .synthetic = c->synthetic};
     if (c->inputs + c->targets > VIEW_MAX)
         return status_set(STATUS_USAGE,
                           "%lld inputs and %lld targets: a sample has at most %d views",

@@ -1,8 +1,17 @@
 /* Task callbacks: see nn/train.h for the contract. */
 #include "tools/nvs_task.h"
 
+#include <time.h>
+
 #include "core/memory.h"
 #include "nn/ops.h"
+#include "tools/parallel.h"
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 
 static int64_t views_of(void) {
     return nvs_settings.scenes.inputs + nvs_settings.scenes.targets;
@@ -22,34 +31,56 @@ static Status begin_epoch(void *user, int64_t epoch, int64_t cursor) {
     return nvs_data_begin(t->data, cursor, all - cursor);
 }
 
-static const char *batch_name(void *user, int64_t i) {
-    NvsTask *t = user;
-    if (i >= t->batch.count) return NULL;
+static const char *sample_name(const NvsTask *t, int64_t i, char *out, size_t size) {
     const ViewSample *s = &t->batch.samples[i];
-    snprintf(t->name, sizeof t->name, "%s frames %lld to %lld",
-             scene_set_at(t->data->train, s->scene)->name, (long long)s->frames[0],
-             (long long)s->frames[s->inputs - 1]);
-    return t->name;
+    snprintf(out, size, "%s frames %lld to %lld", scene_set_at(t->data->train, s->scene)->name,
+             (long long)s->frames[0], (long long)s->frames[s->inputs - 1]);
+    return out;
 }
 
-/* Tokens are made while the step before runs, where the device is asynchronous. */
-static Status next_batch(void *user, int64_t *samples) {
+static const char *batch_name(void *user, int64_t i) {
+    NvsTask *t = user;
+    return i < t->batch.count ? sample_name(t, i, t->name, sizeof t->name) : NULL;
+}
+
+/* Tokens and patches of sample i of the batch. */
+static Status make_tokens(void *user, int64_t i) {
     NvsTask *t = user;
     const NvsModel *m = t->model;
     const int64_t views = views_of(), inputs = nvs_settings.scenes.inputs;
     const int64_t picture = m->config.height * m->config.view_width * 3;
     const int64_t tokens = views * lact_nvs_view_tokens(m->nvs) * lact_nvs_token_size(m->nvs);
+    const uint8_t *pixels = t->batch.pixels + i * views * picture;
+    TRY(nvs_sample_tokens(m, pixels, t->batch.cameras + i * views, inputs, views,
+                          t->host_tokens + i * tokens));
+    return nvs_sample_patches(m, pixels + inputs * picture, views - inputs,
+                              t->host_patches + i * (views - inputs) * picture);
+}
+
+static Status make_named(void *user, int64_t i) {
+    char name[CONFIG_TEXT];
+    const Status s = make_tokens(user, i);
+    return s == STATUS_OK ? s : status_context(s, "%s", sample_name(user, i, name, sizeof name));
+}
+
+/* Tokens are made while the step before runs, where the device is asynchronous. */
+static Status next_batch(void *user, int64_t *samples) {
+    NvsTask *t = user;
+    const double start = seconds();
     TRY(view_loader_next(t->data->loader, &t->batch));
-    for (int64_t i = 0; i < t->batch.count; i++) {
-        const uint8_t *pixels = t->batch.pixels + i * views * picture;
-        Status s = nvs_sample_tokens(m, pixels, t->batch.cameras + i * views, inputs, views,
-                                     t->host_tokens + i * tokens);
-        if (s != STATUS_OK) return status_context(s, "%s", batch_name(t, i));
-        TRY(nvs_sample_patches(m, pixels + inputs * picture, views - inputs,
-                               t->host_patches + i * (views - inputs) * picture));
-    }
+    TRY(parallel_for(t->batch.count, t->threads, make_named, NULL, t));
+    t->waited_s += seconds() - start;
     *samples += t->batch.count;
     return STATUS_OK;
+}
+
+/* What loading and making of tokens kept the training thread from: on a card that is seldom what
+ * the card waited for. */
+static double wait_seconds(void *user) {
+    NvsTask *t = user;
+    const double waited = t->waited_s;
+    t->waited_s = 0;
+    return waited;
 }
 
 static Status push_batch(void *user, int64_t step, int64_t micro) {
@@ -69,26 +100,47 @@ static Var *loss_of(void *user, Tape *tape, int64_t batch) {
     return op_mse(tape, rgb, tensor_3d(y.data, DTYPE_F32, batch, y.shape[1], y.shape[2]));
 }
 
+/* Where nothing lies: ops of a dry pass ask only whether there is a tensor. */
+static char nowhere[1];
+
+static void shapes(const NvsModel *m, void *tokens, void *patches, int64_t batch, NvsTask *t) {
+    const int64_t view = lact_nvs_view_tokens(m->nvs), patch = m->config.patch;
+    t->tokens = tensor_3d(tokens, DTYPE_F32, batch, views_of() * view, lact_nvs_token_size(m->nvs));
+    t->patches =
+        tensor_3d(patches, DTYPE_F32, batch, nvs_settings.scenes.targets * view, 3 * patch * patch);
+}
+
 static Status init(NvsTask *t) {
     const NvsModel *m = t->model;
     Arena *arena = &m->device->weights;
-    const int64_t batch = nvs_settings.train.batch_size, targets = nvs_settings.scenes.targets;
-    const int64_t view = lact_nvs_view_tokens(m->nvs), patch = m->config.patch;
     void *block;
-    TRY(arena_tensor(arena, DTYPE_F32, 3,
-                     (int64_t[]){batch, views_of() * view, lact_nvs_token_size(m->nvs)},
-                     &t->tokens));
-    TRY(arena_tensor(arena, DTYPE_F32, 3, (int64_t[]){batch, targets * view, 3 * patch * patch},
-                     &t->patches));
+    NvsTask sized;
+    shapes(m, nowhere, nowhere, nvs_settings.train.batch_size, &sized);
+    TRY(arena_tensor(arena, DTYPE_F32, 3, sized.tokens.shape, &t->tokens));
+    TRY(arena_tensor(arena, DTYPE_F32, 3, sized.patches.shape, &t->patches));
     TRY(mem_alloc(&block, tensor_count(t->tokens), sizeof(float), "tokens of a batch"));
     t->host_tokens = block;
     TRY(mem_alloc(&block, tensor_count(t->patches), sizeof(float), "targets of a batch"));
     t->host_patches = block;
+    /* On the CPU a step uses all processors itself, but not while it waits for tokens. */
+    t->threads = nvs_data_threads();
     return STATUS_OK;
 }
 
+Status nvs_task_plan(NvsModel *m, MemoryPlan *out) {
+    NvsTask dry = {.model = m};
+    shapes(m, nowhere, nowhere, 1, &dry);
+    const PlanTask task = {&m->params, m->act, &dry, loss_of};
+    const size_t own = tensor_bytes(dry.tokens) + tensor_bytes(dry.patches);
+    /* On a card: the batch, its copy that waits for the step to end. On the CPU: the batch in two
+     * places, and the loader's pictures. */
+    const size_t pictures = (size_t)(views_of() * m->config.height * m->config.view_width * 3);
+    const size_t held = 2 * own + (m->device->kind == DEVICE_CPU ? NVS_PREFETCH * pictures : 0);
+    return memory_plan(&task, nvs_settings.train.batch_size, held, out);
+}
+
 Status nvs_task_init(NvsTask *t, NvsModel *m, NvsData *d) {
-    *t = (NvsTask){.model = m, .data = d};
+    *t = (NvsTask){.model = m, .data = d, .psnr_raw = "nan", .psnr_ema = "nan"};
     Status s = init(t);
     if (s != STATUS_OK) nvs_task_free(t);
     return s;
@@ -107,5 +159,6 @@ TrainTask nvs_task_callbacks(NvsTask *t) {
                        .push = push_batch,
                        .loss = loss_of,
                        .validate = t->data->val ? nvs_validate : NULL,
-                       .batch_name = batch_name};
+                       .batch_name = batch_name,
+                       .wait_seconds = wait_seconds};
 }

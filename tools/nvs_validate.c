@@ -1,86 +1,97 @@
 /* The validation of a run: renders held-out scenes, scores them, shows the first target of each. */
+#include <math.h>
 #include <stdio.h>
 
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "datasets/compose.h"
-#include "datasets/score.h"
 #include "tools/cli.h"
+#include "tools/nvs_baselines.h"
 #include "tools/nvs_task.h"
 
-enum { SHEET_SCENES = 8 };
+enum { SHEET_SCENES = 8, KINDS = NVS_METHODS + 1, NVS_AVERAGE = NVS_METHODS };
 
 typedef struct Validation {
     NvsTask *task;
     ViewScratch scratch;
-    uint8_t *pixels, *rendered; /* of one sample */
-    Score *scores;
+    uint8_t *pixels, *rendered, *room; /* of one sample; of one view */
+    Score *scores[KINDS];              /* the methods, and the averaged weights */
     int64_t score_count;
     Image sheets[SHEET_SCENES];
     int64_t sheet_count;
 } Validation;
 
-static Image view_at(const Validation *v, uint8_t *pixels, int64_t i) {
-    const LactNvsConfig *c = &v->task->model->config;
-    return (Image){pixels + i * c->height * c->view_width * 3, c->view_width, c->height};
-}
-
-static Status score_views(Validation *v, const ViewSample *sample) {
-    const ScoreOptions options = {0};
-    for (int64_t i = 0; i < sample->targets; i++) {
-        Image truth = view_at(v, v->pixels, sample->inputs + i),
-              render = view_at(v, v->rendered, i);
-        Picture a = picture_of_image(&truth, "truth"), b = picture_of_image(&render, "render");
-        TRY(score_pictures(&a, &b, &options, &v->scores[v->score_count]));
-        v->score_count++;
-    }
-    return STATUS_OK;
-}
-
-/* The target in the middle: the farthest from the inputs. */
-static Status show_view(Validation *v, const ViewSample *sample) {
+/* Truth, render and error of the target in the middle: the farthest from the inputs. */
+static Status show_view(Validation *v, const NvsViews *views) {
     if (!v->task->pictures || v->sheet_count == SHEET_SCENES) return STATUS_OK;
-    const int64_t middle = sample->targets / 2;
-    Image truth = view_at(v, v->pixels, sample->inputs + middle);
-    Image render = view_at(v, v->rendered, middle);
+    const int64_t middle = views->targets / 2, size = views->width * views->height * 3;
+    const Image truth = {v->pixels + (views->inputs + middle) * size, views->width, views->height};
+    const Image render = {v->rendered + middle * size, views->width, views->height};
     const SheetOptions o = sheet_options_default();
     TRY(compare_sheet(&truth, &render, 0.25, &o, &v->sheets[v->sheet_count]));
     v->sheet_count++;
     return STATUS_OK;
 }
 
+static Status render(Validation *v, const NvsViews *views, int kind) {
+    const int64_t size = views->width * views->height * 3;
+    TRY(nvs_render_sample(v->task->model, v->pixels, views->cameras, views->inputs,
+                          views->inputs + views->targets, v->rendered));
+    for (int64_t t = 0; t < views->targets; t++)
+        TRY(nvs_score_view(views, t, v->rendered + t * size, false,
+                           &v->scores[kind][v->score_count + t]));
+    return STATUS_OK;
+}
+
+/* With the averaged weights in place of the others, which come back whatever happens. */
+static Status render_average(Validation *v, const NvsViews *views) {
+    char message[1024];
+    TRY(ema_swap(v->task->ema));
+    const Status s = render(v, views, NVS_AVERAGE);
+    snprintf(message, sizeof message, "%s", status_message());
+    TRY(ema_swap(v->task->ema));
+    return s == STATUS_OK ? s : status_set(s, "%s", message);
+}
+
 static Status one_scene(Validation *v, const ViewSample *sample) {
     NvsTask *t = v->task;
+    const LactNvsConfig *c = &t->model->config;
     ViewCamera cameras[VIEW_MAX];
+    const NvsViews views = {v->pixels,       cameras,       sample->inputs,
+                            sample->targets, c->view_width, c->height};
     TRY(view_load_sample(t->data->val, sample, &t->data->view, &v->scratch, v->pixels, cameras));
-    TRY(nvs_render_sample(t->model, v->pixels, cameras, sample->inputs,
-                          sample->inputs + sample->targets, v->rendered));
-    TRY(score_views(v, sample));
-    return show_view(v, sample);
+    TRY(nvs_score_baselines(&views, false, v->room, v->scores[NVS_NEAREST] + v->score_count,
+                            v->scores[NVS_MEAN] + v->score_count));
+    TRY(render(v, &views, NVS_MODEL));
+    if (t->ema) TRY(render_average(v, &views));
+    TRY(show_view(v, &views));
+    v->score_count += views.targets;
+    return STATUS_OK;
 }
 
 /* Scenes that turn out to be broken are counted; everything else ends the validation. */
 static Status all_scenes(Validation *v) {
     NvsTask *t = v->task;
+    NvsScores *scores = &t->scores;
     EvalIndex *index = &t->data->index;
-    for (int64_t i = 0; i < index->count && t->scored < t->data->val_count; i++) {
+    for (int64_t i = 0; i < index->count && scores->scenes < t->data->val_count; i++) {
         EvalEntry *e = &index->entries[i];
         if (e->state != EVAL_READY) continue;
         Status s = one_scene(v, &e->sample);
         if (s == STATUS_DATA || s == STATUS_IO) {
             log_warn("validation: scene %s is left out: %s", e->scene, status_message());
             TRY(eval_entry_failed(e));
-            t->failed++;
+            scores->failed++;
             continue;
         }
         TRY(status_context(s, "scene %s", e->scene));
-        t->scored++;
-        progress_line(10, "validating %lld of %lld scenes", (long long)t->scored,
+        scores->scenes++;
+        progress_line(10, "validating %lld of %lld scenes", (long long)scores->scenes,
                       (long long)t->data->val_count);
         if (train_stop_requested()) return status_set(STATUS_STOPPED, "stopped while validating");
     }
-    return t->scored > 0 ? STATUS_OK : status_set(STATUS_DATA, "no scene could be rendered");
+    return scores->scenes > 0 ? STATUS_OK : status_set(STATUS_DATA, "no scene could be rendered");
 }
 
 static Status write_pictures(const Validation *v, int64_t step) {
@@ -103,16 +114,17 @@ static Status write_pictures(const Validation *v, int64_t step) {
 
 static Status prepare(Validation *v) {
     const LactNvsConfig *c = &v->task->model->config;
-    const ScenesConfig *scenes = &nvs_settings.scenes;
-    const int64_t picture = c->height * c->view_width * 3;
+    const int64_t picture = c->height * c->view_width * 3, most = v->task->data->val_views;
+    const int64_t views = (v->task->data->val_count + 1) * most;
     void *block;
-    TRY(mem_alloc(&block, (scenes->inputs + scenes->targets) * picture, 1, "views"));
+    TRY(mem_alloc(&block, most * picture, 1, "views"));
     v->pixels = block;
-    TRY(mem_alloc(&block, scenes->targets * picture, 1, "rendered views"));
+    TRY(mem_alloc(&block, most * picture, 1, "rendered views"));
     v->rendered = block;
-    TRY(mem_alloc(&block, (v->task->data->val_count + 1) * scenes->targets, sizeof(Score),
-                  "scores"));
-    v->scores = block;
+    TRY(mem_alloc(&block, picture, 1, "a view"));
+    v->room = block;
+    TRY(mem_alloc(&block, KINDS * views, sizeof(Score), "scores"));
+    for (int k = 0; k < KINDS; k++) v->scores[k] = (Score *)block + k * views;
     return STATUS_OK;
 }
 
@@ -121,13 +133,15 @@ static void validation_free(Validation *v) {
     view_scratch_free(&v->scratch);
     mem_free(v->pixels);
     mem_free(v->rendered);
-    mem_free(v->scores);
+    mem_free(v->room);
+    mem_free(v->scores[0]);
 }
 
-static Status run(Validation *v, int64_t step, ScoreSummary *out) {
+static Status run(Validation *v, int64_t step, ScoreSummary out[KINDS]) {
     TRY(prepare(v));
     TRY(all_scenes(v));
-    TRY(score_summarise(v->scores, v->score_count, out));
+    for (int k = 0; k < KINDS - !v->task->ema; k++)
+        TRY(score_summarise(v->scores[k], v->score_count, &out[k]));
     Status s = write_pictures(v, step);
     if (s == STATUS_MEMORY) return s;
     if (s != STATUS_OK) /* as with checkpoints: a full disk does not end the run */
@@ -135,20 +149,38 @@ static Status run(Validation *v, int64_t step, ScoreSummary *out) {
     return STATUS_OK;
 }
 
+static void record_scores(const NvsScores *scores, const ScoreSummary *sum, bool average,
+                          JsonWriter *record) {
+    json_pair_number(record, "val_psnr", scores->psnr);
+    json_pair_number(record, "val_psnr_pooled", sum->psnr_pooled);
+    json_pair_number(record, "val_loss", scores->loss);
+    if (average) json_pair_number(record, "ema_psnr", scores->ema_psnr);
+    json_pair_number(record, "nearest_psnr", scores->nearest);
+    json_pair_number(record, "mean_psnr", scores->mean);
+    json_pair_int(record, "scenes", scores->scenes);
+    json_pair_int(record, "views", sum->n);
+    json_pair_int(record, "failed", scores->failed);
+}
+
 Status nvs_validate(void *task, int64_t step, double *metric, JsonWriter *record) {
     NvsTask *t = task;
     Validation v = {.task = t};
-    ScoreSummary sum;
-    t->scored = t->failed = 0;
-    Status s = run(&v, step, &sum);
+    ScoreSummary sum[KINDS];
+    t->scores = (NvsScores){0};
+    Status s = run(&v, step, sum);
     validation_free(&v);
     TRY(s);
-    *metric = t->psnr = sum.psnr_mean;
-    json_pair_number(record, "val_psnr", sum.psnr_mean);
-    json_pair_number(record, "val_psnr_pooled", sum.psnr_pooled);
-    json_pair_number(record, "val_loss", sum.mse_pooled / (255.0 * 255.0));
-    json_pair_int(record, "scenes", t->scored);
-    json_pair_int(record, "views", sum.n);
-    json_pair_int(record, "failed", t->failed);
+    NvsScores *scores = &t->scores;
+    scores->psnr = *metric = sum[NVS_MODEL].psnr_mean;
+    scores->ema_psnr = t->ema ? sum[NVS_AVERAGE].psnr_mean : NAN;
+    scores->loss = sum[NVS_MODEL].mse_pooled / (255.0 * 255.0);
+    scores->nearest = sum[NVS_NEAREST].psnr_mean;
+    scores->mean = sum[NVS_MEAN].psnr_mean;
+    if (t->ema && scores->ema_psnr > *metric) *metric = scores->ema_psnr;
+    if (t->ema) {
+        snprintf(t->psnr_raw, sizeof t->psnr_raw, "%.6f", scores->psnr);
+        snprintf(t->psnr_ema, sizeof t->psnr_ema, "%.6f", scores->ema_psnr);
+    }
+    record_scores(scores, &sum[NVS_MODEL], t->ema != NULL, record);
     return STATUS_OK;
 }

@@ -203,6 +203,21 @@ void run_folder_close(RunFolder *r) {
     r->path = NULL;
 }
 
+/* Weights and two moments, F32, their average twice (as weights and as state), and what headers
+ * and manifests take. */
+uint64_t run_checkpoint_bytes(const Params *p, bool average) {
+    const uint64_t copies = average ? 5 : 3;
+    return copies * ((uint64_t)p->total * 4 + (uint64_t)p->count * 256) + 32768;
+}
+
+Status run_check_disk(const char *path, const Params *p, bool average) {
+    uint64_t available, need = run_checkpoint_bytes(p, average);
+    TRY(disk_free(path, &available));
+    if (available >= need) return STATUS_OK;
+    return status_set(STATUS_IO, "%s: a checkpoint needs %.1f MB, only %.1f MB are free", path,
+                      (double)need / 1e6, (double)available / 1e6);
+}
+
 Status disk_free(const char *path, uint64_t *bytes) {
     char at[PATH_ROOM];
     struct statvfs fs;

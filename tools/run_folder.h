@@ -15,15 +15,23 @@
 
 #include "core/config.h"
 #include "nn/train.h"
-#include "tools/predict.h"
 
 enum { RUN_KINDS = 8 };
+
+/* Columns of metrics.csv after kind, step, epoch, loss, lr, grad_norm, <rate>, wait_share and
+ * step_ms. */
+typedef struct RunColumns {
+    const char *rate;              /* "images_per_s" */
+    const char *const *validation; /* what a validation measures; NULL at the end. "seconds" is
+                                      filled in for every row */
+} RunColumns;
 
 typedef struct RunFolder {
     char *path;
     int lock; /* file descriptor, -1: none */
     FILE *log, *jsonl, *csv;
-    Status status; /* first failure of a metrics file; training goes on */
+    RunColumns columns; /* set before run_folder_start */
+    Status status;      /* first failure of a metrics file; training goes on */
     struct {
         char kind[16];
         int64_t step; /* newest row of that kind kept at a resume */
@@ -40,11 +48,16 @@ Status run_folder_open(RunFolder *r, const char *path);
 Status run_folder_start(RunFolder *r, int64_t resumed_step);
 Status run_folder_write_config(const RunFolder *r, const Config *c);
 
-/* Adds the event to the metrics files; `validation` and that of averaged weights may be NULL. */
-void run_folder_event(RunFolder *r, const TrainEvent *e, const Score *validation, const Score *ema);
+/* Adds the event to the metrics files; `values` of columns.validation in their order (NAN: an empty
+ * field), NULL when nothing was validated. */
+void run_folder_event(RunFolder *r, const TrainEvent *e, const double *values);
 
 /* Closes files, gives the lock back. */
 void run_folder_close(RunFolder *r);
+
+/* Bytes of one checkpoint; STATUS_IO when the disk of `path` has no room for it. */
+uint64_t run_checkpoint_bytes(const Params *p, bool average);
+Status run_check_disk(const char *path, const Params *p, bool average);
 
 /* Bytes free for an ordinary user on the file system that holds `path` or its nearest existing
  * parent. */

@@ -13,10 +13,6 @@
 
 enum { MAX_METRICS_BYTES = 1 << 30 };
 
-static const char csv_heading[] =
-    "kind,step,epoch,loss,lr,grad_norm,images_per_s,wait_share,step_ms,"
-    "val_loss,top1,top5,seconds,ema_loss,ema_top1\n";
-
 /* ---- trimming at a resume ---- */
 
 static int64_t *kept_step(RunFolder *r, const char *kind) {
@@ -103,10 +99,18 @@ Status metrics_trim(RunFolder *r, int64_t step) {
     return trim_file(r, "metrics.csv", step, csv_row);
 }
 
+static void csv_heading(const RunFolder *r) {
+    fprintf(r->csv, "kind,step,epoch,loss,lr,grad_norm,%s,wait_share,step_ms", r->columns.rate);
+    for (const char *const *name = r->columns.validation; *name; name++)
+        fprintf(r->csv, ",%s", *name);
+    fputc('\n', r->csv);
+}
+
 Status metrics_begin(RunFolder *r) {
     fseek(r->csv, 0, SEEK_END);
     if (ftell(r->csv) > 0) return STATUS_OK;
-    if (fputs(csv_heading, r->csv) >= 0 && fflush(r->csv) == 0) return STATUS_OK;
+    csv_heading(r);
+    if (fflush(r->csv) == 0 && !ferror(r->csv)) return STATUS_OK;
     return status_errno("%s/metrics.csv", r->path);
 }
 
@@ -120,32 +124,25 @@ static void csv_number(FILE *f, double x) {
         fputc(',', f);
 }
 
-static void csv_event(FILE *f, const TrainEvent *e, const Score *v, const Score *ema) {
-    bool train = strcmp(e->kind, "train") == 0 || strcmp(e->kind, "skip") == 0;
-    double n = v ? (double)v->scored : 0;
+static void csv_event(const RunFolder *r, const TrainEvent *e, const double *values) {
+    FILE *f = r->csv;
+    const bool train = strcmp(e->kind, "train") == 0 || strcmp(e->kind, "skip") == 0;
+    const double numbers[] = {e->loss,          e->lr,         e->grad_norm,
+                              e->samples_per_s, e->wait_share, e->step_ms};
     fprintf(f, "%s,%lld,%lld", e->kind, (long long)e->state.step, (long long)e->state.epoch);
-    csv_number(f, train ? e->loss : NAN);
-    csv_number(f, train ? e->lr : NAN);
-    csv_number(f, train ? e->grad_norm : NAN);
-    csv_number(f, train ? e->samples_per_s : NAN);
-    csv_number(f, train ? e->wait_share : NAN);
-    csv_number(f, train ? e->step_ms : NAN);
-    csv_number(f, n > 0 ? v->loss_sum / n : NAN);
-    csv_number(f, n > 0 ? 100.0 * (double)v->top1 / n : NAN);
-    csv_number(f, n > 0 ? 100.0 * (double)v->top5 / n : NAN);
-    csv_number(f, e->seconds);
-    n = ema ? (double)ema->scored : 0;
-    csv_number(f, n > 0 ? ema->loss_sum / n : NAN);
-    csv_number(f, n > 0 ? 100.0 * (double)ema->top1 / n : NAN);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        csv_number(f, train ? numbers[i] : NAN);
+    const char *const *name = r->columns.validation;
+    for (int i = 0; name[i]; i++)
+        csv_number(f, strcmp(name[i], "seconds") == 0 ? e->seconds : values ? values[i] : NAN);
     fputc('\n', f);
 }
 
-void run_folder_event(RunFolder *r, const TrainEvent *e, const Score *validation,
-                      const Score *ema) {
+void run_folder_event(RunFolder *r, const TrainEvent *e, const double *values) {
     const int64_t *kept = kept_step(r, e->kind);
     if (!r->jsonl || !r->csv || (kept && e->state.step <= *kept)) return;
     if (e->record) fprintf(r->jsonl, "%s\n", e->record);
-    csv_event(r->csv, e, validation, ema);
+    csv_event(r, e, values);
     bool good = fflush(r->jsonl) == 0 && fflush(r->csv) == 0;
     if (good || r->status != STATUS_OK) return;
     /* Numbers of a run are worth less than the run: go on, say it, and end with its exit code. */

@@ -5,6 +5,7 @@
 #include "core/file.h"
 #include "core/memory.h"
 #include "tools/cli.h"
+#include "tools/sections.h"
 
 enum { MAX_CONFIG_BYTES = 1 << 20 };
 

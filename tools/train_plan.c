@@ -40,21 +40,9 @@ Status trainer_plan(Trainer *t) {
     return plan_schedule(&o->schedule, o->steps_per_epoch);
 }
 
-/* Weights and two moments, F32, their average twice (as weights and as state), and what headers
- * and manifests take. */
-static uint64_t checkpoint_bytes(const Trainer *t) {
-    const Params *p = &t->model.params;
-    const uint64_t copies = t->optim.ema ? 5 : 3;
-    return copies * ((uint64_t)p->total * 4 + (uint64_t)p->count * 256) + 32768;
-}
-
 Status trainer_check_disk(const Trainer *t) {
-    uint64_t available, need = checkpoint_bytes(t);
-    const char *path = t->run.path ? t->run.path : settings.run.output;
-    TRY(disk_free(path, &available));
-    if (available >= need) return STATUS_OK;
-    return status_set(STATUS_IO, "%s: a checkpoint needs %.1f MB, only %.1f MB are free", path,
-                      (double)need / 1e6, (double)available / 1e6);
+    return run_check_disk(t->run.path ? t->run.path : settings.run.output, &t->model.params,
+                          t->optim.ema != NULL);
 }
 
 static void print_model(const Trainer *t) {
@@ -88,6 +76,7 @@ void trainer_print_plan(const Trainer *t) {
          (long long)settings.loader.batch_size, o->schedule.base,
          (long long)o->schedule.warmup_steps, (long long)settings.train.seed);
     note("device %s (%s), activations %s; a checkpoint takes %.1f MB", common.device, d->name,
-         dtype_name(t->model.act), (double)checkpoint_bytes(t) / 1e6);
+         dtype_name(t->model.act),
+         (double)run_checkpoint_bytes(&t->model.params, t->optim.ema != NULL) / 1e6);
     trainer_print_memory(t);
 }

@@ -61,11 +61,32 @@ static void tell_validation(const Trainer *t, const TrainEvent *e) {
          averaged);
 }
 
+enum { VALIDATED = 6 };
+static const char *const validated_names[VALIDATED + 1] = {"val_loss", "top1",     "top5",
+                                                           "seconds",  "ema_loss", "ema_top1"};
+const RunColumns trainer_columns = {"images_per_s", validated_names};
+
+static void validated(const Trainer *t, double values[VALIDATED]) {
+    const Score *s = &t->task.score, *average = &t->task.ema_score;
+    const double n = (double)s->scored, m = t->task.ema ? (double)average->scored : 0;
+    for (int i = 0; i < VALIDATED; i++) values[i] = NAN;
+    if (n > 0) {
+        values[0] = s->loss_sum / n;
+        values[1] = 100.0 * (double)s->top1 / n;
+        values[2] = 100.0 * (double)s->top5 / n;
+    }
+    if (m > 0) {
+        values[4] = average->loss_sum / m;
+        values[5] = 100.0 * (double)average->top1 / m;
+    }
+}
+
 void trainer_event(void *trainer, const TrainEvent *e) {
     Trainer *t = trainer;
     bool validation = strcmp(e->kind, "validate") == 0 && t->task.score.scored > 0;
-    run_folder_event(&t->run, e, validation ? &t->task.score : NULL,
-                     validation && t->task.ema ? &t->task.ema_score : NULL);
+    double values[VALIDATED];
+    validated(t, values);
+    run_folder_event(&t->run, e, validation ? values : NULL);
     if (strcmp(e->kind, "train") == 0) {
         t->loss = e->loss;
         t->lr = e->lr;

@@ -2,17 +2,9 @@
 #ifndef TTV_TOOLS_TRAINER_H
 #define TTV_TOOLS_TRAINER_H
 
-#include "nn/plan.h"
+#include "tools/memory_plan.h"
 #include "tools/run_folder.h"
 #include "tools/train_task.h"
-
-/* Bytes on the device, before step 1. */
-typedef struct MemoryPlan {
-    StepPlan step;       /* of --batch-size */
-    size_t sample_bytes; /* held for each sample outside of the step */
-    size_t need;         /* of a step with its batches */
-    int64_t largest;     /* batch that fits, with a little to spare; 0: none */
-} MemoryPlan;
 
 typedef struct Trainer {
     Config *config;
@@ -60,6 +52,7 @@ void trainer_print_memory(const Trainer *t);
 
 /* ---- train_report.c ---- */
 
+extern const RunColumns trainer_columns;
 /* TrainListener of the run: metrics files, progress, notes. */
 void trainer_event(void *trainer, const TrainEvent *e);
 /* TrainerTask.on_micro_step: the progress line, and once the step memory. */

@@ -9,8 +9,8 @@
 #include "nn/checkpoint.h"
 #include "tools/model_io.h"
 
-/* Top-1 as the run wrote it beside the weights; NAN: not known. */
-static double stored_top1(const SafeFile *file, const char *key) {
+/* A score as the run wrote it beside the weights; NAN: not known. */
+static double stored_score(const SafeFile *file, const char *key) {
     const char *text = safetensors_meta(file, key);
     return text ? strtod(text, NULL) : NAN;
 }
@@ -19,7 +19,8 @@ static double stored_top1(const SafeFile *file, const char *key) {
 static Status average_is_better(const char *raw, bool *yes) {
     SafeFile *file;
     TRY(safetensors_open(raw, &file));
-    *yes = !(stored_top1(file, "ttv.top1_raw") > stored_top1(file, "ttv.top1_ema"));
+    *yes = !(stored_score(file, "ttv.top1_raw") > stored_score(file, "ttv.top1_ema")) &&
+           !(stored_score(file, "ttv.psnr_raw") > stored_score(file, "ttv.psnr_ema"));
     safetensors_close(file);
     return STATUS_OK;
 }

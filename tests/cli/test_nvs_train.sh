@@ -14,7 +14,7 @@ mean_loss() { # FOLDER FIRST LAST: of train rows, in millionths
 # ---- a whole run ----
 run 0 nvs train "${tiny[@]}" --steps 200 --val-interval 100 -o straight --json
 json_ok out
-tells '4 scenes to draw from'
+tells '4 scenes to draw from (4 synthetic)'
 tells 'validation: 2 of 2 scenes'
 tells 'steps are skipped when their norm is above 4 or not finite'
 json_ok straight/metrics.jsonl lines
@@ -81,6 +81,86 @@ step=$(sed -n 's/.*"step": *\([0-9]*\).*/\1/p' stopped/last.json | head -n 1)
 run 0 nvs train --resume stopped --max-steps $((step + 5)) --no-progress
 run 0 nvs train "${tiny[@]}" --steps 100000 --max-steps $((step + 5)) -o unstopped
 same_weights stopped unstopped 'continued after SIGTERM'
+
+# ---- the validation: columns, baselines, a given index; averaged weights ----
+equal 'columns' "$(head -n 1 straight/metrics.csv)" \
+    'kind,step,epoch,loss,lr,grad_norm,samples_per_s,wait_share,step_ms,val_psnr,val_loss,ema_psnr,nearest_psnr,mean_psnr,seconds'
+run 0 nvs eval --checkpoint straight --data-dir rooms --gap-min 4 --gap-max 11 --targets 3 --write-index index.json
+run 0 nvs train "${tiny[@]}" --steps 30 --val-interval 0 --val-index index.json --model-ema --model-ema-decay 0.9 \
+    --mirror 0.5 --synthetic-share 1 -o averaged --json
+json_ok out
+tells 'averaged weights'
+if command -v python3 >/dev/null; then
+    nearest=$(json_get out '"%.3f %.3f" % (d["nearest_psnr"], d["mean_psnr"])')
+    raw=$(json_get out '"%.4f" % d["psnr"]') average=$(json_get out '"%.4f" % d["ema_psnr"]')
+    best=$(json_get out '"%.4f" % max(d["psnr"], d["ema_psnr"])')
+    for choice in raw ema auto; do
+        run 0 nvs eval --checkpoint averaged --weights $choice --data-dir rooms --index index.json --json
+        case $choice in raw) expected=$raw ;; ema) expected=$average ;; auto) expected=$best ;; esac
+        equal "PSNR of --weights $choice" "$(json_get out '"%.4f" % d["model"]["psnr"]')" "$expected"
+    done
+    equal 'baselines' "$nearest" "$(json_get out '"%.3f %.3f" % (d["nearest"]["psnr"], d["mean"]["psnr"])')"
+fi
+run 0 nvs train "${tiny[@]}" --steps 30 --val-interval 0 --val-index index.json --model-ema --model-ema-decay 0.9 \
+    --mirror 0.5 --synthetic-share 1 -o averaged2 --max-steps 11
+run 0 nvs train --resume averaged2 --no-progress
+same_weights averaged averaged2 'averaged, mirrored, resumed'
+checks=$((checks + 1))
+cmp -s averaged/checkpoints/*30.ema.safetensors averaged2/checkpoints/*30.ema.safetensors || fail 'the averages differ'
+run 3 nvs train "${tiny[@]}" --steps 10 --synthetic-share 0.5
+tells 'synthetic'
+run 4 nvs train "${tiny[@]}" --steps 10 --val-index nowhere.json
+run 2 nvs train "${tiny[@]}" --steps 10 --mirror 2
+
+# ---- large gradients: skipped, counted, and enough of them end the run ----
+run 0 nvs train "${tiny[@]}" --steps 30 --skip-norm 0.3 --val-split none -o choosy
+skipped=$(grep -c '^skip,' choosy/metrics.csv)
+equal 'skipped steps are those above' "$skipped" \
+    "$(awk -F, '($1 == "train" || $1 == "skip") && $6 > 0.3 {s[$2]} END {print length(s)}' choosy/metrics.csv)"
+[ "$skipped" -eq 0 ] || tells 'were skipped'
+run 6 nvs train "${tiny[@]}" --steps 300 --skip-norm 1e-9 --val-split none -o stuck
+tells 'too large in 100 steps in a row'
+
+# ---- memory: planned, and refused before anything is taken ----
+tells_plan() { tells 'the largest batch that fits is'; }
+run 0 nvs train "${tiny[@]}" --steps 10 --dry-run
+tells_plan
+run 5 nvs train "${tiny[@]}" --steps 10 --batch-size 65536 --view-height 512 --view-width 512 -o huge
+tells_plan
+tells '(more with --recompute)'
+checks=$((checks + 1))
+[ ! -e huge ] || fail 'a refused batch left a folder'
+run 0 nvs train "${tiny[@]}" --steps 10 --recompute --val-split none -o recomputed
+run 0 nvs train "${tiny[@]}" --steps 10 --val-split none -o kept
+equal 'blocks computed again' "$(grep '^train,10,' recomputed/metrics.csv | cut -d, -f4,6)" "$(grep '^train,10,' kept/metrics.csv | cut -d, -f4,6)"
+
+# ---- initial weights: as they are, with the names that wrappers give, and those that do not fit ----
+run 0 nvs train "${tiny[@]}" --steps 10 --lr 0 --val-split none --initial-checkpoint straight -o same
+if command -v python3 >/dev/null; then
+    python3 - straight/best.safetensors wrapped.safetensors <<'EOF'
+import json, struct, sys
+data = open(sys.argv[1], 'rb').read()
+size = struct.unpack('<Q', data[:8])[0]
+header = json.loads(data[8:8 + size])
+header.pop('__metadata__')
+text = json.dumps({'module._orig_mod.' + k: v for k, v in header.items()}).encode()
+text += b' ' * (-len(text) % 8)
+open(sys.argv[2], 'wb').write(struct.pack('<Q', len(text)) + text + data[8 + size:])
+EOF
+    run 0 nvs train "${tiny[@]}" --steps 10 --lr 0 --val-split none --initial-checkpoint wrapped.safetensors -o same2
+    same_weights same same2 'names with module._orig_mod.'
+    run 0 nvs eval --checkpoint wrapped.safetensors --view-height 32 --view-width 32 --data-dir rooms --index index.json
+    table=$out
+    run 0 nvs eval --checkpoint straight/best.safetensors --data-dir rooms --index index.json
+    equal 'scores of wrapped weights' "$table" "$out"
+fi
+run 3 nvs train "${tiny[@]}" --steps 10 --initial-checkpoint straight --set nvs_model.width=64
+tells 'do not fit the model'
+run 4 nvs train "${tiny[@]}" --steps 10 --initial-checkpoint nowhere
+run 3 nvs eval --checkpoint straight --data-dir rooms --set nvs_model.variant=V1
+tells 'trained with variant base'
+run 0 nvs eval --checkpoint straight --data-dir rooms --view-height 16
+tells 'trained on views of 32x32'
 
 # ---- dry run, configuration file ----
 run 0 nvs train "${tiny[@]}" --steps 10 --dry-run -o nothing

@@ -254,7 +254,7 @@ static void test_memory_plan(void **state) {
         assert_int_equal(plan(&t, largest[recompute] * 11 / 10), STATUS_MEMORY);
         pretended = 1000;
         assert_int_equal(plan(&t, 1), STATUS_MEMORY);
-        assert_non_null(strstr(status_message(), "not even one image fits"));
+        assert_non_null(strstr(status_message(), "not even one sample fits"));
         assert_true(tensor_is_none(t.model.vittt->drop_scale));
         plan_close(&t);
     }

@@ -12,7 +12,7 @@ static SceneSet *make_set(char root[256], const int *frames, int scenes, int hol
     make_temp(root);
     char *text = malloc(1 << 16);
     for (int s = 0; s < scenes; s++) {
-        size_t used = (size_t)sprintf(text, "synthetic\n");
+        size_t used = (size_t)sprintf(text, s % 4 == 3 ? "synthetic: test\n" : "url\n");
         for (int f = 0; f < frames[s]; f++)
             used += (size_t)sprintf(text + used, "%d .5 .5 .5 .5 0 0 1 0 0 %d.5 0 1 0 0 0 0 1 0\n",
                                     f * 33000, f);
@@ -98,6 +98,52 @@ static void short_scenes(void **state) {
     r = view_recipe_re10k();
     r.targets = VIEW_MAX;
     assert_int_equal(view_sampler_open(set, &r, 1, &s), STATUS_USAGE);
+    scene_set_close(set);
+    remove_tree(root);
+}
+
+/* A share of the samples is synthetic, however many of the scenes are; some samples are mirrored.
+ */
+static void shares(void **state) {
+    (void)state;
+    char root[256];
+    const int frames[] = {30, 30, 30, 30}; /* the last one is synthetic */
+    SceneSet *set = make_set(root, frames, 4, -1);
+    ViewRecipe r = view_recipe_re10k();
+    ViewSampler *s, *again;
+    ViewSample x, y;
+    int64_t seen[4] = {0}, mirrored = 0;
+    r.gap_max = 29;
+    r.synthetic = 0.6;
+    r.mirror = 0.5;
+    assert_ok(view_sampler_open(set, &r, 7, &s));
+    assert_ok(view_sampler_open(set, &r, 7, &again));
+    assert_int_equal(view_sampler_scenes(s), 4);
+    assert_int_equal(view_sampler_synthetic(s), 1);
+    for (int n = 0; n < 1000; n++) {
+        assert_ok(view_sampler_draw(s, n, 0, &x));
+        seen[x.scene]++;
+        mirrored += x.mirror;
+    }
+    assert_true(seen[3] >= 599 && seen[3] <= 601);
+    for (int i = 0; i < 3; i++) assert_true(seen[i] >= 133 && seen[i] <= 134);
+    assert_true(mirrored > 430 && mirrored < 570);
+    for (int n = 999; n >= 0; n -= 31) {
+        assert_ok(view_sampler_draw(s, n, n % 2, &x));
+        assert_ok(view_sampler_draw(again, n, n % 2, &y));
+        assert_true(x.scene == y.scene && x.mirror == y.mirror && x.frames[5] == y.frames[5]);
+        assert_int_equal(x.scene == 3, n * 6 % 10 >= 4); /* the stand-in is of the same kind */
+    }
+    view_sampler_close(s);
+    view_sampler_close(again);
+    r.synthetic = 1.5;
+    assert_int_equal(view_sampler_open(set, &r, 7, &s), STATUS_USAGE);
+    scene_set_close(set);
+    remove_tree(root);
+    set = make_set(root, frames, 3, -1);
+    r.synthetic = 0.5;
+    assert_int_equal(view_sampler_open(set, &r, 7, &s), STATUS_DATA);
+    assert_message("0 of 3");
     scene_set_close(set);
     remove_tree(root);
 }
@@ -303,7 +349,8 @@ static void loader_of_a_list(void **state) {
     (void)state;
     char root[256];
     SceneSet *set = make_pictures(root);
-    ViewSample list[3] = {{0, 1, 1, {0, 1}}, {1, 1, 1, {0, 5}}, {2, 1, 1, {3, 4}}};
+    ViewSample list[3] = {
+        {0, 1, 1, {0, 1}, false}, {1, 1, 1, {0, 5}, false}, {2, 1, 1, {3, 4}, false}};
     ViewLoader *l;
     ViewBatch b;
     int64_t sample;
@@ -386,15 +433,11 @@ static void real_samples(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_recipe),
-        cmocka_unit_test(short_scenes),
-        cmocka_unit_test(index_states),
-        cmocka_unit_test(bad_indices),
-        cmocka_unit_test(generated_index),
-        cmocka_unit_test(official_index),
-        cmocka_unit_test(loader_is_deterministic),
-        cmocka_unit_test(loader_of_a_list),
-        cmocka_unit_test(real_samples),
+        cmocka_unit_test(the_recipe),       cmocka_unit_test(short_scenes),
+        cmocka_unit_test(shares),           cmocka_unit_test(index_states),
+        cmocka_unit_test(bad_indices),      cmocka_unit_test(generated_index),
+        cmocka_unit_test(official_index),   cmocka_unit_test(loader_is_deterministic),
+        cmocka_unit_test(loader_of_a_list), cmocka_unit_test(real_samples),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -110,11 +110,42 @@ static void the_motorcycle_pair(void **state) {
     assert_int_equal(mem_live(), live);
 }
 
+/* What the camera sees of a point, the mirrored one sees of its image, at the mirrored place. */
+static void a_mirrored_view_is_a_view(void **state) {
+    (void)state;
+    uint8_t pixels[2 * 3 * 3] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18};
+    const double w2c[12] = {0.36, 0.48, -0.8, 1, -0.8, 0.6, 0, 2, 0.48, 0.64, 0.6, 7};
+    ViewCamera a = {.intrinsics = {80, 90, 60.5, 40}}, b;
+    view_camera_pose(&a, w2c);
+    b = a;
+    view_mirror(pixels, &b, 3, 2);
+    const uint8_t turned[] = {7, 8, 9, 4, 5, 6, 1, 2, 3, 16, 17, 18, 13, 14, 15, 10, 11, 12};
+    assert_memory_equal(pixels, turned, sizeof turned);
+    const double point[3] = {0.7, -0.4, 1.1};
+    double at[2][3] = {{0}};
+    for (int k = 0; k < 3; k++) {
+        const double *m = a.w2c + 4 * k, *n = b.w2c + 4 * k;
+        at[0][k] = m[0] * point[0] + m[1] * point[1] + m[2] * point[2] + m[3];
+        at[1][k] = -n[0] * point[0] + n[1] * point[1] + n[2] * point[2] + n[3];
+    }
+    const double x = a.intrinsics[0] * at[0][0] / at[0][2] + a.intrinsics[2];
+    const double y = b.intrinsics[0] * at[1][0] / at[1][2] + b.intrinsics[2];
+    assert_true(fabs(x + y - 3) < 1e-9);
+    assert_true(fabs(at[0][1] - at[1][1]) < 1e-12 && fabs(at[0][2] - at[1][2]) < 1e-12);
+    ViewCamera c = {0}; /* both matrices still belong together */
+    view_camera_pose(&c, b.w2c);
+    for (int i = 0; i < 16; i++) assert_true(fabs(c.c2w[i] - b.c2w[i]) < 1e-12);
+    view_mirror(pixels, &b, 3, 2);
+    for (int i = 0; i < 16; i++) assert_true(a.c2w[i] == b.c2w[i]);
+    assert_int_equal(pixels[0], 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(intrinsics_follow_the_crop),
         cmocka_unit_test(pixels_follow_the_crop),
         cmocka_unit_test(the_motorcycle_pair),
+        cmocka_unit_test(a_mirrored_view_is_a_view),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
