@@ -23,7 +23,9 @@
 
 /* Elementwise functions. gelu is the erf form; sigma = logistic, silu(x) = x sigma(x),
  * silu' = s(1+x(1-s)), silu'' = s(1-s)(2+x(1-2s)) (vittt.md 0). softplus(x) = log(1+e^x), whose
- * derivative is sigma; sigma' = s(1-s). */
+ * derivative is sigma; sigma' = s(1-s). gelu'' = (2-x^2) phi(x). GELU_TANH is the form with
+ * tanh(sqrt(2/pi)(x + 0.044715 x^3)) (fastweight.md 0). STEP is relu' (0 at 0), SIGN(0) = 0.
+ * RSQRT is 1/sqrt(x) and DRSQRT its derivative, both 0 where x <= 0. */
 typedef enum UnaryKind {
     UNARY_SILU,
     UNARY_DSILU,
@@ -32,7 +34,21 @@ typedef enum UnaryKind {
     UNARY_DGELU,
     UNARY_SIGMOID,
     UNARY_DSIGMOID,
-    UNARY_SOFTPLUS
+    UNARY_SOFTPLUS,
+    UNARY_D2GELU,
+    UNARY_GELU_TANH,
+    UNARY_DGELU_TANH,
+    UNARY_D2GELU_TANH,
+    UNARY_D2SIGMOID,
+    UNARY_TANH,
+    UNARY_DTANH,
+    UNARY_D2TANH,
+    UNARY_RELU,
+    UNARY_STEP,
+    UNARY_SIGN,
+    UNARY_EXP,
+    UNARY_RSQRT,
+    UNARY_DRSQRT
 } UnaryKind;
 
 typedef enum Activation { ACT_NONE, ACT_GELU } Activation;
@@ -139,6 +155,23 @@ struct Kernels {
     /* s[r] (+)= sum_c x[r,c] y[r,c]: the gradient of a factor per row (scale_rows). x, y act; s F32
      * with one value per row of x. */
     Status (*row_dot)(Device *d, Grad s, Tensor x, Tensor y);
+
+    /* ---- prefixes of tokens (fastweight.md 2.4, 2.5) ---------------------------------------- */
+
+    /* y_t = e^f_t y_{t-1} + x_t over the tokens of x[G,n,C], y_{-1} = start[G,C] (none: 0); log
+     * decays f[G,n,C] or [G,n,1], none: 0. */
+    Status (*decay_scan)(Device *d, Tensor y, Tensor x, Tensor f, Tensor start);
+    /* dx_t = dy_t + e^f_{t+1} dx_{t+1}, df_t (+)= e^f_t y_{t-1} dx_t (summed over C where f has one
+     * value a token), dstart (+)= e^f_0 dx_0; y: what decay_scan gave. */
+    Status (*decay_scan_backward)(Device *d, Grad dx, Grad df, Grad dstart, Tensor dy, Tensor y,
+                                  Tensor f, Tensor start);
+    /* a[G,n,n]: a[t,s] = sum_i q[t,i] k[s,i] e^(l[t,i] - l[s,i]) for s <= t, else 0; q, k [G,n,C];
+     * l [G,n,C] or [G,n,1] must not grow with t, none: 0. No e^(-l) is ever formed. */
+    Status (*decay_scores)(Device *d, Tensor a, Tensor q, Tensor k, Tensor l);
+    /* dq[t,i] = sum_{s<=t} da[t,s] k[s,i] e^(..), dk alike, dl (+)= q dq - k dk of this call
+     * (summed over C where l has one value a token). */
+    Status (*decay_scores_backward)(Device *d, Grad dq, Grad dk, Grad dl, Tensor da, Tensor q,
+                                    Tensor k, Tensor l);
 
     /* ---- depthwise 3x3 -------------------------------------------------------------------- */
 

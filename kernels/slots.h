@@ -29,6 +29,10 @@
     X(softmax)                                                                                     \
     X(softmax_backward)                                                                            \
     X(row_dot)                                                                                     \
+    X(decay_scan)                                                                                  \
+    X(decay_scan_backward)                                                                         \
+    X(decay_scores)                                                                                \
+    X(decay_scores_backward)                                                                       \
     X(dwconv3)                                                                                     \
     X(dwconv3_taps)                                                                                \
     X(image_normalise)                                                                             \

@@ -16,6 +16,23 @@ Var *op_silu_grad(Tape *t, Var *x); /* silu'(x), differentiable: for gradients o
 Var *op_gelu(Tape *t, Var *x);
 Var *op_sigmoid(Tape *t, Var *x);
 Var *op_softplus(Tape *t, Var *x); /* log(1 + e^x) */
+/* Functions that fast-weight learners choose from (ops_function.c). */
+typedef enum Function {
+    FUNCTION_IDENTITY,
+    FUNCTION_RELU,
+    FUNCTION_SILU,
+    FUNCTION_GELU,
+    FUNCTION_GELU_TANH,
+    FUNCTION_TANH,
+    FUNCTION_SIGMOID,
+} Function;
+/* f(x), the identity as x itself, and f'(x), which is differentiable too (relu'' is 0; NULL for the
+ * identity, whose slope is 1 everywhere). */
+Var *op_function(Tape *t, Var *x, Function f);
+Var *op_function_grad(Tape *t, Var *x, Function f);
+Var *op_exp(Tape *t, Var *x);
+Var *op_sign(Tape *t, Var *x);  /* -1, 0, 1; no gradient passes */
+Var *op_rsqrt(Tape *t, Var *x); /* 1/sqrt(x), 0 with gradient 0 where x <= 0 */
 /* x + scale[b] * branch; scale: F32 [B] device tensor or none. */
 Var *op_residual(Tape *t, Var *x, Var *branch, Tensor scale);
 /* The same memory under another shape. */
@@ -83,6 +100,14 @@ Var *op_scale_tokens(Tape *t, Var *x, Var *s);
 Var *op_slice_tokens(Tape *t, Var *x, int64_t first, int64_t count);
 /* [B,N+M,C]: the tokens of a [B,N,C], then those of b [B,M,C]. */
 Var *op_concat_tokens(Tape *t, Var *a, Var *b);
+
+/* ---- prefixes of tokens (ops_decay.c), F32 ---------------------------------------------- */
+/* y_t = e^f_t y_{t-1} + x_t over the tokens of x [G,N,C]; log decays f [G,N,C] or [G,N,1] (NULL:
+ * 0), y_{-1} = start [G,C] (NULL: 0). */
+Var *op_decay_scan(Tape *t, Var *x, Var *f, Var *start);
+/* [G,N,N]: sum_i q[t,i] k[s,i] e^(l[t,i] - l[s,i]) for s <= t, else 0; q, k [G,N,C], l [G,N,C] or
+ * [G,N,1] not growing with t (NULL: 0). */
+Var *op_decay_scores(Tape *t, Var *q, Var *k, Var *l);
 
 /* ---- loss (ops_loss.c) ------------------------------------------------------------------ */
 Var *op_cross_entropy(Tape *t, Var *logits, Tensor targets); /* F32 [1] */

@@ -19,6 +19,9 @@ Var *op_refuse(Tape *t, const char *op, int inputs, Var *const *in, const char *
  * front. */
 Var *op_done(Tape *t, const char *op, Status s, Var *y);
 
+/* y = f(x) for every element, whose gradient is dy derivative(x). */
+Var *op_unary(Tape *t, const char *op, Var *x, UnaryKind f, UnaryKind derivative);
+
 /* Output of x's shape and the given dtype. */
 Var *op_output_like(Tape *t, DType dtype, const Var *x);
 

@@ -84,7 +84,7 @@ static Status unary_backward(Tape *t, Node *n) {
     return d->k->unary_mul(d, tape_grad(t, x), (UnaryKind)n->i[0], x->value, n->out->grad);
 }
 
-static Var *unary(Tape *t, const char *op, Var *x, UnaryKind f, UnaryKind derivative) {
+Var *op_unary(Tape *t, const char *op, Var *x, UnaryKind f, UnaryKind derivative) {
     if (!op_ready(t, op, 1, &x)) return tape_poison(t);
     Var *y = op_output_like(t, x->value.dtype, x);
     if (tape_poison(t)) return y;
@@ -95,20 +95,20 @@ static Var *unary(Tape *t, const char *op, Var *x, UnaryKind f, UnaryKind deriva
 }
 
 Var *op_silu(Tape *t, Var *x) {
-    return unary(t, "silu", x, UNARY_SILU, UNARY_DSILU);
+    return op_unary(t, "silu", x, UNARY_SILU, UNARY_DSILU);
 }
 Var *op_silu_grad(Tape *t, Var *x) {
-    return unary(t, "silu_grad", x, UNARY_DSILU, UNARY_D2SILU);
+    return op_unary(t, "silu_grad", x, UNARY_DSILU, UNARY_D2SILU);
 }
 Var *op_gelu(Tape *t, Var *x) {
-    return unary(t, "gelu", x, UNARY_GELU, UNARY_DGELU);
+    return op_unary(t, "gelu", x, UNARY_GELU, UNARY_DGELU);
 }
 
 Var *op_sigmoid(Tape *t, Var *x) {
-    return unary(t, "sigmoid", x, UNARY_SIGMOID, UNARY_DSIGMOID);
+    return op_unary(t, "sigmoid", x, UNARY_SIGMOID, UNARY_DSIGMOID);
 }
 Var *op_softplus(Tape *t, Var *x) {
-    return unary(t, "softplus", x, UNARY_SOFTPLUS, UNARY_SIGMOID);
+    return op_unary(t, "softplus", x, UNARY_SOFTPLUS, UNARY_SIGMOID);
 }
 
 /* ---- residual with stochastic depth (vittt.md 4.1) -------------------------------------- */

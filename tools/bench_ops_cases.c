@@ -112,6 +112,22 @@ static Status run_row_dot(OpRun *r) {
     return r->k->row_dot(r->device, grad_set(r->t[0]), r->t[1], r->t[2]);
 }
 
+/* ---- prefixes of tokens ---- */
+static Status run_decay_scan(OpRun *r) {
+    return r->k->decay_scan(r->device, r->t[0], r->t[1], r->t[2], tensor_none());
+}
+static Status run_decay_scan_backward(OpRun *r) {
+    return r->k->decay_scan_backward(r->device, grad_set(r->t[0]), grad_set(r->t[1]), grad_none(),
+                                     r->t[2], r->t[3], r->t[4], tensor_none());
+}
+static Status run_decay_scores(OpRun *r) {
+    return r->k->decay_scores(r->device, r->t[0], r->t[1], r->t[2], tensor_none());
+}
+static Status run_decay_scores_backward(OpRun *r) {
+    return r->k->decay_scores_backward(r->device, grad_set(r->t[0]), grad_set(r->t[1]), grad_none(),
+                                       r->t[2], r->t[3], r->t[4], tensor_none());
+}
+
 /* ---- depthwise 3x3 ---- */
 static Status run_dwconv3_cpe(OpRun *r) {
     r->flops = 18.0 * (double)tensor_count(r->t[1]);
@@ -285,6 +301,10 @@ const OpCase op_cases[] = {
     {"softmax", "attention", "a:BhNN a:BhNN", run_softmax},
     {"softmax_backward", "attention", "a:BhNN a:BhNN a:BhNN", run_softmax_backward},
     {"row_dot", "tokens", "f:R a:RC a:RC", run_row_dot},
+    {"decay_scan", "tokens", "f:BNC f:BNC f:BN1", run_decay_scan},
+    {"decay_scan_backward", "tokens", "f:BNC f:BN1 f:BNC f:BNC f:BN1", run_decay_scan_backward},
+    {"decay_scores", "tokens", "f:BNN f:BND f:BND", run_decay_scores},
+    {"decay_scores_backward", "tokens", "f:BND f:BND f:BNN f:BND f:BND", run_decay_scores_backward},
     {"dwconv3", "position encoding", "a:BHWC a:BHWC f:1C9 f:C", run_dwconv3_cpe},
     {"dwconv3", "position encoding, adjoint", "a:BHWC a:BHWC f:1C9", run_dwconv3_cpe_adjoint},
     {"dwconv3", "inner kernel, adjoint", "a:BHWD a:BHWD f:BD9", run_dwconv3_adjoint},

@@ -71,6 +71,14 @@ static Status leave(Device *d, int slot, double start, Status s) {
     X(softmax_backward, (Device * d, Grad dx, Tensor dy, Tensor y, float scale),                   \
       (d, dx, dy, y, scale))                                                                       \
     X(row_dot, (Device * d, Grad s, Tensor x, Tensor y), (d, s, x, y))                             \
+    X(decay_scan, (Device * d, Tensor y, Tensor x, Tensor f, Tensor first), (d, y, x, f, first))   \
+    X(decay_scan_backward,                                                                         \
+      (Device * d, Grad dx, Grad df, Grad ds, Tensor dy, Tensor y, Tensor f, Tensor first),        \
+      (d, dx, df, ds, dy, y, f, first))                                                            \
+    X(decay_scores, (Device * d, Tensor a, Tensor q, Tensor k, Tensor l), (d, a, q, k, l))         \
+    X(decay_scores_backward,                                                                       \
+      (Device * d, Grad dq, Grad dk, Grad dl, Tensor da, Tensor q, Tensor k, Tensor l),            \
+      (d, dq, dk, dl, da, q, k, l))                                                                \
     X(dwconv3, (Device * d, Grad y, Tensor x, Tensor w, Tensor b, TapMode m, bool add_input),      \
       (d, y, x, w, b, m, add_input))                                                               \
     X(dwconv3_taps, (Device * d, Grad g, Grad sum_y, Tensor x, Tensor y, float alpha),             \

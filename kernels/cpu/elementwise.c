@@ -113,6 +113,34 @@ static void unary_values(UnaryKind f, bool rough, float *y, const float *x, int6
         EACH(dsigma_value);
     case UNARY_SOFTPLUS:
         EACH(softplus_value);
+    case UNARY_D2GELU:
+        EACH(d2gelu_value);
+    case UNARY_GELU_TANH:
+        EACH(gelu_tanh_value);
+    case UNARY_DGELU_TANH:
+        EACH(dgelu_tanh_value);
+    case UNARY_D2GELU_TANH:
+        EACH(d2gelu_tanh_value);
+    case UNARY_D2SIGMOID:
+        EACH(d2sigma_value);
+    case UNARY_TANH:
+        EACH(tanh_value);
+    case UNARY_DTANH:
+        EACH(dtanh_value);
+    case UNARY_D2TANH:
+        EACH(d2tanh_value);
+    case UNARY_RELU:
+        EACH(relu_value);
+    case UNARY_STEP:
+        EACH(step_value);
+    case UNARY_SIGN:
+        EACH(sign_value);
+    case UNARY_EXP:
+        EACH(exp_value);
+    case UNARY_RSQRT:
+        EACH(rsqrt_value);
+    case UNARY_DRSQRT:
+        EACH(drsqrt_value);
     }
 }
 #undef EACH

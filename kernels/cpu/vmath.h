@@ -112,6 +112,72 @@ static inline float dgelu_value(float x) {
     return 0.5f * (1.0f + erf_part) + x * (0.39894228040143268f * power);
 }
 
+/* (2 - x^2) phi(x). */
+static inline float d2gelu_value(float x) {
+    return (2.0f - x * x) * (0.39894228040143268f * exp_value(-0.5f * x * x));
+}
+
+/* The tanh form of GELU is x sigma(2u), u = sqrt(2/pi)(x + 0.044715 x^3); slope and bend are those
+ * of 2u. */
+static inline float gelu_tanh_twice_u(float x) {
+    return 1.59576912160573072f * (x + 0.044715f * x * x * x);
+}
+static inline float gelu_tanh_slope(float x) {
+    return 1.59576912160573072f * (1.0f + 0.134145f * x * x);
+}
+static inline float gelu_tanh_value(float x) {
+    return x * sigma_value(gelu_tanh_twice_u(x));
+}
+static inline float dgelu_tanh_value(float x) {
+    const float w = gelu_tanh_twice_u(x);
+    return sigma_value(w) + x * dsigma_value(w) * gelu_tanh_slope(x);
+}
+static inline float d2gelu_tanh_value(float x) {
+    const float w = gelu_tanh_twice_u(x), s = sigma_value(w), s1 = dsigma_value(w);
+    const float slope = gelu_tanh_slope(x), bend = 0.428128897378685f * x;
+    return s1 * (2.0f * slope + x * ((1.0f - 2.0f * s) * slope * slope + bend));
+}
+
+static inline float d2sigma_value(float x) {
+    return dsigma_value(x) * (1.0f - 2.0f * sigma_value(x));
+}
+
+/* Up to 0.25 the odd series, which keeps the relative precision of small values. */
+static inline float tanh_value(float x) {
+    const float e = exp_value(-2.0f * fabsf(x)), large = (1.0f - e) / (1.0f + e), s = x * x;
+    float small = 62.0f / 2835.0f;
+    small = small * s - 17.0f / 315.0f;
+    small = small * s + 2.0f / 15.0f;
+    small = small * s - 1.0f / 3.0f;
+    small = small * (s * x) + x;
+    return fabsf(x) < 0.25f ? small : copysignf(large, x);
+}
+static inline float dtanh_value(float x) {
+    return 4.0f * dsigma_value(2.0f * x);
+}
+static inline float d2tanh_value(float x) {
+    return -2.0f * tanh_value(x) * dtanh_value(x);
+}
+
+static inline float relu_value(float x) {
+    return x > 0.0f ? x : 0.0f * x; /* NaN stays NaN */
+}
+static inline float step_value(float x) {
+    return x > 0.0f ? 1.0f : 0.0f;
+}
+static inline float sign_value(float x) {
+    return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f;
+}
+
+/* 0 where there is nothing to divide by: the gradient of a norm at 0 is taken to be 0. */
+static inline float rsqrt_value(float x) {
+    return x > 0.0f ? 1.0f / sqrtf(x) : 0.0f * x;
+}
+static inline float drsqrt_value(float x) {
+    const float r = x > 0.0f ? 1.0f / sqrtf(x) : 0.0f * x;
+    return -0.5f * r * r * r;
+}
+
 /* For BF16 values: within 6e-5 of gelu and 2e-4 of its slope, where BF16 itself rounds by up to
  * 4e-3 of the value. A third of the work: Phi(x) - 1/2 and gelu'(x) - 1/2 are odd, one polynomial
  * each. */

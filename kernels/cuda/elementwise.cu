@@ -1,6 +1,6 @@
 /* Elementwise kernels: each thread handles one pack of up to 16 bytes; the last elements and
  * unaligned views take the same code with packs of one element. */
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/unary.cuh"
 
 #define THREADS 256
 
@@ -18,6 +18,7 @@ template <typename T> static __device__ __forceinline__ float gelu_value(UnaryKi
 }
 
 template <typename T> static __device__ __forceinline__ float unary_value(UnaryKind f, float x) {
+    if (f > UNARY_SOFTPLUS) return graph_function(f, x);
     if (f == UNARY_GELU || f == UNARY_DGELU) return gelu_value<T>(f, x);
     if (f == UNARY_SOFTPLUS) return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
     if (f == UNARY_DSIGMOID) return logistic_slope(x);

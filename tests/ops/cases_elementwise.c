@@ -61,6 +61,22 @@ static void unary_body(Run *r) {
     for (int64_t i = 0; e && i < r->p[0]; i++) e[i] = unary_reference(f, values(r, x)[i]);
 }
 
+/* Away from 0, where the function has a pole, and 0 and below, where it is defined to be 0. */
+static double pole_value(int64_t i, void *user) {
+    const double u = random_uniform(user);
+    return i % 7 == 3 ? 0.0 : i % 7 == 5 ? -u : 0.05 + 4.0 * u;
+}
+
+/* p[1]: function. */
+static void rsqrt_body(Run *r) {
+    const UnaryKind f = (UnaryKind)r->p[1];
+    Tensor x = input_of(r, "x", r->act, SHAPE(r->p[0]), pole_value, r);
+    Grad y = gradient(r, "y", r->act, SHAPE(r->p[0]));
+    CALL(r, unary, y, f, x);
+    double *e = r->reference ? expected(r, y.t) : NULL;
+    for (int64_t i = 0; e && i < r->p[0]; i++) e[i] = unary_reference(f, values(r, x)[i]);
+}
+
 static void unary_mul_body(Run *r) {
     const UnaryKind f = (UnaryKind)r->p[1];
     Tensor x = input(r, "x", r->act, SHAPE(r->p[0]), (double)r->p[2]);
@@ -146,6 +162,26 @@ const OpCase cases_elementwise[] = {
     {"unary", unary_body, {1003, UNARY_DSIGMOID, 60}, BOTH, 0},
     {"unary", unary_body, {20011, UNARY_SOFTPLUS, 3}, BOTH, 0},
     {"unary", unary_body, {1003, UNARY_SOFTPLUS, 60}, BOTH, 0},
+    {"unary", unary_body, {20011, UNARY_D2GELU, 2}, BOTH, 0},
+    {"unary", unary_body, {20011, UNARY_GELU_TANH, 2}, BOTH, 0},
+    {"unary", unary_body, {1003, UNARY_GELU_TANH, 60}, BOTH, 0},
+    {"unary", unary_body, {20011, UNARY_DGELU_TANH, 2}, BOTH, 0},
+    {"unary", unary_body, {1003, UNARY_DGELU_TANH, 20}, BOTH, 0},
+    {"unary", unary_body, {20011, UNARY_D2GELU_TANH, 2}, BOTH, 0},
+    {"unary", unary_body, {1003, UNARY_D2GELU_TANH, 20}, BOTH, 0},
+    {"unary", unary_body, {20011, UNARY_D2SIGMOID, 3}, BOTH, 0},
+    {"unary", unary_body, {20011, UNARY_TANH, 2}, BOTH, 0},
+    {"unary", unary_body, {1003, UNARY_TANH, 60}, BOTH, 0},
+    {"unary", unary_body, {20011, UNARY_DTANH, 2}, BOTH, 0},
+    {"unary", unary_body, {20011, UNARY_D2TANH, 2}, BOTH, 0},
+    {"unary", unary_body, {1003, UNARY_RELU, 2}, BOTH, 0},
+    {"unary", unary_body, {1003, UNARY_STEP, 2}, BOTH, 0},
+    {"unary", unary_body, {1003, UNARY_SIGN, 2}, BOTH, 0},
+    {"unary", unary_body, {20011, UNARY_EXP, 3}, BOTH, 0},
+    {"unary", rsqrt_body, {1003, UNARY_RSQRT}, BOTH, 0},
+    {"unary", rsqrt_body, {1003, UNARY_DRSQRT}, BOTH, 0},
+    {"unary_mul", unary_mul_body, {777, UNARY_D2GELU_TANH, 2}, BOTH, 0},
+    {"unary_mul", unary_mul_body, {777, UNARY_D2TANH, 2}, BOTH, 0},
     {"unary_mul", unary_mul_body, {1, UNARY_DSILU, 2}, BOTH, 0},
     {"unary_mul", unary_mul_body, {777, UNARY_SIGMOID, 2}, BOTH, 0},
     {"unary_mul", unary_mul_body, {777, UNARY_DSIGMOID, 2}, BOTH, 0},

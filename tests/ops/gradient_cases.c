@@ -54,6 +54,54 @@ static Var *sigmoid(Tape *t, Var *const *in) {
 static Var *softplus(Tape *t, Var *const *in) {
     return op_softplus(t, in[0]);
 }
+static Var *tanh_function(Tape *t, Var *const *in) {
+    return op_function(t, in[0], FUNCTION_TANH);
+}
+static Var *gelu_tanh_function(Tape *t, Var *const *in) {
+    return op_function(t, in[0], FUNCTION_GELU_TANH);
+}
+/* Both sides of the kink, and never near it. */
+static Var *relu_function(Tape *t, Var *const *in) {
+    Var *x = op_exp(t, in[0]);
+    Var *below = op_function(t, op_scale(t, x, -1.0f), FUNCTION_RELU);
+    return op_add(t, below, op_function(t, x, FUNCTION_RELU), 0.7f);
+}
+/* Every slope that has one of its own. */
+static Var *function_grads(Tape *t, Var *const *in) {
+    static const Function smooth[] = {FUNCTION_SILU, FUNCTION_GELU, FUNCTION_GELU_TANH,
+                                      FUNCTION_TANH, FUNCTION_SIGMOID};
+    Var *y = op_function_grad(t, op_exp(t, in[0]), FUNCTION_RELU);
+    for (int i = 0; i < 5; i++)
+        y = op_add(t, y, op_function_grad(t, in[0], smooth[i]), 1.0f + 0.3f * (float)i);
+    return y;
+}
+static Var *exponential(Tape *t, Var *const *in) {
+    return op_exp(t, in[0]);
+}
+/* Away from the pole. */
+static Var *rsqrt_of_power(Tape *t, Var *const *in) {
+    return op_rsqrt(t, op_exp(t, in[0]));
+}
+/* The sign is a constant: only its factor has a gradient. */
+static Var *sign_times(Tape *t, Var *const *in) {
+    return op_mul(t, op_sign(t, op_scale(t, op_exp(t, in[0]), -1.0f)), in[0]);
+}
+/* Log decays below 0, as softplus keeps them. */
+static Var *decays(Tape *t, Var *raw) {
+    return op_scale(t, op_softplus(t, raw), -0.5f);
+}
+static Var *decay_scan(Tape *t, Var *const *in) {
+    return op_decay_scan(t, in[0], decays(t, in[1]), in[2]);
+}
+static Var *decay_scan_plain(Tape *t, Var *const *in) {
+    return op_decay_scan(t, in[0], NULL, NULL);
+}
+static Var *decay_scores(Tape *t, Var *const *in) {
+    return op_decay_scores(t, in[0], in[1], op_decay_scan(t, decays(t, in[2]), NULL, NULL));
+}
+static Var *decay_scores_plain(Tape *t, Var *const *in) {
+    return op_decay_scores(t, in[0], in[1], NULL);
+}
 static Var *residual(Tape *t, Var *const *in) {
     return op_residual(t, in[0], in[1], in[2] ? in[2]->value : tensor_none());
 }
@@ -199,6 +247,43 @@ const GradientCase gradient_cases[] = {
     CASE("gelu", "", gelu, {ACT(1.5, 33)}),
     CASE("sigmoid", "", sigmoid, {ACT(2, 33)}),
     CASE("softplus", "", softplus, {ACT(2, 33)}),
+    CASE("function", "tanh", tanh_function, {ACT(1, 33)}),
+    CASE("function", "gelu, tanh form", gelu_tanh_function, {ACT(1, 33)}),
+    CASE("function", "relu", relu_function, {ACT(1, 33)}),
+    CASE("function_grad", "all", function_grads, {ACT(1, 33)}),
+    CASE("exp", "", exponential, {ACT(1, 33)}),
+    CASE("rsqrt", "", rsqrt_of_power, {ACT(1, 33)}),
+    CASE("sign", "", sign_times, {ACT(1, 33)}),
+    {.op = "decay_scan",
+     .variant = "scalar decay and start",
+     .build = decay_scan,
+     .in = {PLAIN(1, 2, 5, 3), PLAIN(1, 2, 5, 1), PLAIN(1, 2, 3)},
+     .bf16_tolerance = -1},
+    {.op = "decay_scan",
+     .variant = "decay per channel",
+     .build = decay_scan,
+     .in = {PLAIN(1, 2, 5, 3), PLAIN(1, 2, 5, 3), PLAIN(1, 2, 3)},
+     .bf16_tolerance = -1},
+    {.op = "decay_scan",
+     .variant = "running sum",
+     .build = decay_scan_plain,
+     .in = {PLAIN(1, 2, 5, 3)},
+     .bf16_tolerance = -1},
+    {.op = "decay_scores",
+     .variant = "scalar decay",
+     .build = decay_scores,
+     .in = {PLAIN(1, 2, 5, 3), PLAIN(1, 2, 5, 3), PLAIN(1, 2, 5, 1)},
+     .bf16_tolerance = -1},
+    {.op = "decay_scores",
+     .variant = "decay per channel",
+     .build = decay_scores,
+     .in = {PLAIN(1, 2, 5, 3), PLAIN(1, 2, 5, 3), PLAIN(1, 2, 5, 3)},
+     .bf16_tolerance = -1},
+    {.op = "decay_scores",
+     .variant = "no decay",
+     .build = decay_scores_plain,
+     .in = {PLAIN(1, 2, 5, 3), PLAIN(1, 2, 5, 3)},
+     .bf16_tolerance = -1},
     CASE("residual", "", residual, {ACT(1, 3, 2, 5), ACT(1, 3, 2, 5)}),
     CASE("residual", "scaled", residual, {ACT(1, 3, 2, 5), ACT(1, 3, 2, 5), FIXED(1, 3)}),
     CASE("residual", "of a branch", block, {ACT(1, 3, 2, 5)}),

@@ -230,6 +230,45 @@ double sigma(double x) {
     return 1.0 / (1.0 + exp(-x));
 }
 
+/* The functions of the graph learner. */
+static double graph_function(UnaryKind f, double x) {
+    const double c = sqrt(2.0 / M_PI), u = c * (x + 0.044715 * x * x * x), t = tanh(u);
+    const double slope = c * (1.0 + 0.134145 * x * x), bend = c * 0.26829 * x;
+    const double s = sigma(x), bell = 1.0 - t * t;
+    switch (f) {
+    case UNARY_D2GELU:
+        return (2.0 - x * x) * exp(-0.5 * x * x) / sqrt(2.0 * M_PI);
+    case UNARY_GELU_TANH:
+        return 0.5 * x * (1.0 + t);
+    case UNARY_DGELU_TANH:
+        return 0.5 * (1.0 + t) + 0.5 * x * bell * slope;
+    case UNARY_D2GELU_TANH:
+        return bell * slope + 0.5 * x * bell * (bend - 2.0 * t * slope * slope);
+    case UNARY_D2SIGMOID:
+        return s * (1.0 - s) * (1.0 - 2.0 * s);
+    case UNARY_TANH:
+        return tanh(x);
+    case UNARY_DTANH:
+        return 1.0 / (cosh(x) * cosh(x));
+    case UNARY_D2TANH:
+        return -2.0 * tanh(x) / (cosh(x) * cosh(x));
+    case UNARY_RELU:
+        return fmax(x, 0.0);
+    case UNARY_STEP:
+        return x > 0.0 ? 1.0 : 0.0;
+    case UNARY_SIGN:
+        return (double)(x > 0.0) - (double)(x < 0.0);
+    case UNARY_EXP:
+        return exp(x);
+    case UNARY_RSQRT:
+        return x > 0.0 ? 1.0 / sqrt(x) : 0.0;
+    case UNARY_DRSQRT:
+        return x > 0.0 ? -0.5 / (x * sqrt(x)) : 0.0;
+    default:
+        return NAN;
+    }
+}
+
 double unary_reference(UnaryKind f, double x) {
     const double s = sigma(x);
     switch (f) {
@@ -249,8 +288,9 @@ double unary_reference(UnaryKind f, double x) {
         return s * (1.0 - s);
     case UNARY_SOFTPLUS:
         return fmax(x, 0.0) + log1p(exp(-fabs(x)));
+    default:
+        return graph_function(f, x);
     }
-    return NAN;
 }
 
 void run_label(const Run *r, char *text, size_t size) {
