@@ -165,6 +165,8 @@ struct Kernels {
      * value a token), dstart (+)= e^f_0 dx_0; y: what decay_scan gave. */
     Status (*decay_scan_backward)(Device *d, Grad dx, Grad df, Grad dstart, Tensor dy, Tensor y,
                                   Tensor f, Tensor start);
+    /* y[g,t,:] (+)= x[g,n-1-t,:] for x[G,n,C], F32: the order of backward scans. */
+    Status (*reverse_tokens)(Device *d, Grad y, Tensor x);
     /* a[G,n,n]: a[t,s] = sum_i q[t,i] k[s,i] e^(l[t,i] - l[s,i]) for s <= t, else 0; q, k [G,n,C];
      * l [G,n,C] or [G,n,1] must not grow with t, none: 0. No e^(-l) is ever formed. */
     Status (*decay_scores)(Device *d, Tensor a, Tensor q, Tensor k, Tensor l);

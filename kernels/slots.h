@@ -31,6 +31,7 @@
     X(row_dot)                                                                                     \
     X(decay_scan)                                                                                  \
     X(decay_scan_backward)                                                                         \
+    X(reverse_tokens)                                                                              \
     X(decay_scores)                                                                                \
     X(decay_scores_backward)                                                                       \
     X(dwconv3)                                                                                     \

@@ -105,6 +105,7 @@ Var *op_concat_tokens(Tape *t, Var *a, Var *b);
 /* y_t = e^f_t y_{t-1} + x_t over the tokens of x [G,N,C]; log decays f [G,N,C] or [G,N,1] (NULL:
  * 0), y_{-1} = start [G,C] (NULL: 0). */
 Var *op_decay_scan(Tape *t, Var *x, Var *f, Var *start);
+Var *op_reverse_tokens(Tape *t, Var *x); /* the last token of x [G,N,C] first */
 /* [G,N,N]: sum_i q[t,i] k[s,i] e^(l[t,i] - l[s,i]) for s <= t, else 0; q, k [G,N,C], l [G,N,C] or
  * [G,N,1] not growing with t (NULL: 0). */
 Var *op_decay_scores(Tape *t, Var *q, Var *k, Var *l);

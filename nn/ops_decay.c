@@ -36,6 +36,21 @@ Var *op_decay_scan(Tape *t, Var *x, Var *f, Var *start) {
     return op_done(t, "decay_scan", s, y);
 }
 
+static Status reverse_backward(Tape *t, Node *n) {
+    Device *d = tape_device(t);
+    return d->k->reverse_tokens(d, tape_grad(t, n->in[0]), n->out->grad);
+}
+
+Var *op_reverse_tokens(Tape *t, Var *x) {
+    if (!op_ready(t, "reverse_tokens", 1, &x)) return tape_poison(t);
+    if (!decay_fits(x, NULL)) return op_refuse(t, "reverse_tokens", 1, &x, "F32 [G,N,C]");
+    Var *y = op_output_like(t, DTYPE_F32, x);
+    if (tape_poison(t)) return y;
+    Status s = op_kernels(t)->reverse_tokens(tape_device(t), grad_set(y->value), x->value);
+    if (s == STATUS_OK) tape_record(t, "reverse_tokens", reverse_backward, y, 1, &x);
+    return op_done(t, "reverse_tokens", s, y);
+}
+
 static Status scores_backward(Tape *t, Node *n) {
     Device *d = tape_device(t);
     Var *q = n->in[0], *k = n->in[1], *l = n->in[2];

@@ -120,6 +120,9 @@ static Status run_decay_scan_backward(OpRun *r) {
     return r->k->decay_scan_backward(r->device, grad_set(r->t[0]), grad_set(r->t[1]), grad_none(),
                                      r->t[2], r->t[3], r->t[4], tensor_none());
 }
+static Status run_reverse_tokens(OpRun *r) {
+    return r->k->reverse_tokens(r->device, grad_set(r->t[0]), r->t[1]);
+}
 static Status run_decay_scores(OpRun *r) {
     return r->k->decay_scores(r->device, r->t[0], r->t[1], r->t[2], tensor_none());
 }
@@ -303,6 +306,7 @@ const OpCase op_cases[] = {
     {"row_dot", "tokens", "f:R a:RC a:RC", run_row_dot},
     {"decay_scan", "tokens", "f:BNC f:BNC f:BN1", run_decay_scan},
     {"decay_scan_backward", "tokens", "f:BNC f:BN1 f:BNC f:BNC f:BN1", run_decay_scan_backward},
+    {"reverse_tokens", "tokens", "f:BNC f:BNC", run_reverse_tokens},
     {"decay_scores", "tokens", "f:BNN f:BND f:BND", run_decay_scores},
     {"decay_scores_backward", "tokens", "f:BND f:BND f:BNN f:BND f:BND", run_decay_scores_backward},
     {"dwconv3", "position encoding", "a:BHWC a:BHWC f:1C9 f:C", run_dwconv3_cpe},

@@ -75,6 +75,7 @@ static Status leave(Device *d, int slot, double start, Status s) {
     X(decay_scan_backward,                                                                         \
       (Device * d, Grad dx, Grad df, Grad ds, Tensor dy, Tensor y, Tensor f, Tensor first),        \
       (d, dx, df, ds, dy, y, f, first))                                                            \
+    X(reverse_tokens, (Device * d, Grad y, Tensor x), (d, y, x))                                   \
     X(decay_scores, (Device * d, Tensor a, Tensor q, Tensor k, Tensor l), (d, a, q, k, l))         \
     X(decay_scores_backward,                                                                       \
       (Device * d, Grad dq, Grad dk, Grad dl, Tensor da, Tensor q, Tensor k, Tensor l),            \

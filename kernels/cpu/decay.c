@@ -114,6 +114,18 @@ Status decay_scan_backward_cpu(Device *d, Grad dx, Grad df, Grad dstart, Tensor 
     return scratch_done(d, STATUS_OK);
 }
 
+Status reverse_tokens_cpu(Device *d, Grad y, Tensor x) {
+    (void)d;
+    if (!y.t.data) return STATUS_OK;
+    TRY(refuse_decay("reverse_tokens", x, tensor_none()));
+    const int64_t n = x.shape[1], width = x.shape[2];
+    for (int64_t row = 0; row < x.shape[0] * n; row++) {
+        const int64_t from = row / n * n + n - 1 - row % n;
+        values_write(&y, row * width, width, (const float *)x.data + from * width);
+    }
+    return STATUS_OK;
+}
+
 /* ---- scores of earlier tokens ---- */
 
 /* sum_i q[i] k[i] e^(lt[i] - ls[i]). */

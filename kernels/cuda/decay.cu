@@ -125,6 +125,24 @@ extern "C" Status decay_scan_backward_cuda(Device *d, Grad dx, Grad df, Grad dst
     return status;
 }
 
+__global__ void __launch_bounds__(THREADS)
+    reverse_kernel(float *y, bool add, const float *x, Prefix s) {
+    const int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (at >= s.groups * s.tokens * s.width) return;
+    const int64_t row = at / s.width, first = row / s.tokens * s.tokens;
+    const int64_t from = 2 * first + s.tokens - 1 - row;
+    y[at] = (add ? y[at] : 0.0f) + x[from * s.width + at % s.width];
+}
+
+extern "C" Status reverse_tokens_cuda(Device *d, Grad y, Tensor x) {
+    if (tensor_is_none(y.t)) return STATUS_OK;
+    TRY(refuse_decay("reverse_tokens", x, tensor_none()));
+    const Prefix s = prefix_of(x, tensor_none());
+    reverse_kernel<<<blocks_of(s.groups * s.tokens * s.width), THREADS, 0, stream_of(d)>>>(
+        (float *)y.t.data, y.add, (const float *)x.data, s);
+    return launched("reverse_tokens");
+}
+
 /* ---- scores of earlier tokens ---- */
 
 __global__ void __launch_bounds__(THREADS)

@@ -79,6 +79,18 @@ static void scan_backward_body(Run *r) {
         }
 }
 
+static void reverse_body(Run *r) {
+    const Sizes s = sizes(r);
+    Tensor x = token_input(r, "x", s);
+    Grad y = gradient(r, "y", DTYPE_F32, SHAPE(s.groups, s.tokens, s.width));
+    CALL(r, reverse_tokens, y, x);
+    double *e = r->reference ? expected(r, y.t) : NULL;
+    for (int64_t i = 0; e && i < s.groups * s.tokens * s.width; i++) {
+        const int64_t row = i / s.width, first = row / s.tokens * s.tokens;
+        e[i] = values(r, x)[(first + s.tokens - 1 - row % s.tokens) * s.width + i % s.width];
+    }
+}
+
 /* Running sums of negative values: log decays from the first token on. */
 static double running_value(int64_t i, void *user) {
     Run *r = user;
@@ -151,6 +163,8 @@ const OpCase cases_decay[] = {
     {"decay_scan_backward", scan_backward_body, {3, 17, 5, 0, 1}, F32, 0},
     {"decay_scan_backward", scan_backward_body, {2, 40, 33, 1, 1}, F32, 0},
     {"decay_scan_backward", scan_backward_body, {4, 16, 130, 2}, F32, 0},
+    {"reverse_tokens", reverse_body, {1, 1, 1}, F32, 0},
+    {"reverse_tokens", reverse_body, {3, 17, 5}, F32, 0},
     {"decay_scores", scores_body, {1, 1, 1}, F32, 0},
     {"decay_scores", scores_body, {3, 17, 5}, F32, 0},
     {"decay_scores", scores_body, {2, 40, 33, 1}, F32, 0},

@@ -96,6 +96,9 @@ static Var *decay_scan(Tape *t, Var *const *in) {
 static Var *decay_scan_plain(Tape *t, Var *const *in) {
     return op_decay_scan(t, in[0], NULL, NULL);
 }
+static Var *reverse_tokens(Tape *t, Var *const *in) {
+    return op_reverse_tokens(t, in[0]);
+}
 static Var *decay_scores(Tape *t, Var *const *in) {
     return op_decay_scores(t, in[0], in[1], op_decay_scan(t, decays(t, in[2]), NULL, NULL));
 }
@@ -267,6 +270,11 @@ const GradientCase gradient_cases[] = {
     {.op = "decay_scan",
      .variant = "running sum",
      .build = decay_scan_plain,
+     .in = {PLAIN(1, 2, 5, 3)},
+     .bf16_tolerance = -1},
+    {.op = "reverse_tokens",
+     .variant = "",
+     .build = reverse_tokens,
      .in = {PLAIN(1, 2, 5, 3)},
      .bf16_tolerance = -1},
     {.op = "decay_scores",
