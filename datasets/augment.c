@@ -1,4 +1,4 @@
-/* Training augmentation: random resized crop or shift, flip, colour jitter. */
+/* Training augmentation: random resized crop or shift, flip, then a policy or colour jitter. */
 #include <math.h>
 #include <string.h>
 
@@ -71,11 +71,34 @@ static void shift_pixels(uint8_t *pixels, int64_t side, int64_t dx, int64_t dy) 
     }
 }
 
-static void shift_random(const Augment *a, uint8_t *pixels, int64_t side, Rng *rng) {
+/* Index i of a row that goes on mirrored at both ends, the end pixels not repeated. */
+static int64_t mirrored(int64_t i, int64_t side) {
+    const int64_t period = side > 1 ? 2 * (side - 1) : 1;
+    i = ((i % period) + period) % period;
+    return i < side ? i : period - i;
+}
+
+static void shift_mirror(uint8_t *pixels, int64_t side, int64_t dx, int64_t dy, uint8_t *work) {
+    memcpy(work, pixels, (size_t)(side * side * 3));
+    for (int64_t y = 0; y < side; y++) {
+        const uint8_t *source = work + mirrored(y - dy, side) * side * 3;
+        for (int64_t x = 0; x < side; x++, pixels += 3)
+            memcpy(pixels, source + mirrored(x - dx, side) * 3, 3);
+    }
+}
+
+static Status shift_random(const Augment *a, uint8_t *pixels, int64_t side, Rng *rng,
+                           ResizeScratch *scratch) {
     uint64_t range = (uint64_t)(2 * a->shift + 1);
     int64_t dx = (int64_t)rng_below(rng, range) - a->shift;
     int64_t dy = (int64_t)rng_below(rng, range) - a->shift;
-    shift_pixels(pixels, side, dx, dy);
+    if (a->shift_fill == SHIFT_BLACK) {
+        shift_pixels(pixels, side, dx, dy);
+        return STATUS_OK;
+    }
+    TRY(resize_scratch_reserve(scratch, (size_t)(side * side * 3)));
+    shift_mirror(pixels, side, dx, dy, scratch->memory);
+    return STATUS_OK;
 }
 
 /* Three factors in random order, as torchvision's ColorJitter. */
@@ -90,23 +113,57 @@ static void jitter(const Augment *a, uint8_t *pixels, int64_t count, Rng *rng) {
     }
 }
 
-Status augment_apply(const Augment *a, const Preprocess *p, const Image *src, Rng *rng,
-                     uint8_t *dst, ResizeScratch *scratch) {
-    int64_t s = p->image_size;
+PolicyStyle augment_style(const Policy *policy, const Preprocess *p) {
+    PolicyStyle s = {AFFINE_NEAREST, {0, 0, 0}};
+    if (policy->kind != POLICY_RAND) return s;
+    s.filter = p->filter == FILTER_BILINEAR ? AFFINE_BILINEAR : AFFINE_BICUBIC;
+    for (int c = 0; c < 3; c++) s.fill[c] = (uint8_t)nearbyint(255.0 * p->mean[c]);
+    return s;
+}
+
+static Status apply_policy(const Policy *policy, const Preprocess *p, Rng *rng, uint8_t *pixels,
+                           ResizeScratch *scratch) {
+    const PolicyStyle style = augment_style(policy, p);
+    PolicyOp ops[POLICY_MAX_OPS];
+    const int count = policy_draw(policy, p->image_size, rng, ops);
+    TRY(resize_scratch_reserve(scratch, policy_work_bytes(p->image_size)));
+    for (int i = 0; i < count; i++)
+        policy_apply(&ops[i], pixels, p->image_size, &style, scratch->memory);
+    return STATUS_OK;
+}
+
+static Status crop_or_shift(const Augment *a, const Preprocess *p, const Image *src, Rng *rng,
+                            uint8_t *dst, ResizeScratch *scratch) {
+    const int64_t s = p->image_size;
     if (a->random_resized_crop) {
         ImageRegion r = augment_region(a, src->width, src->height, rng);
-        TRY(resize_box(src, r.left, r.top, r.width, r.height, (Filter)p->filter, dst, s, s,
-                       scratch));
-    } else {
-        TRY(preprocess_apply(p, src, dst, scratch));
-        if (a->shift > 0) shift_random(a, dst, s, rng);
+        return resize_box(src, r.left, r.top, r.width, r.height, (Filter)p->filter, dst, s, s,
+                          scratch);
     }
+    TRY(preprocess_apply(p, src, dst, scratch));
+    return a->shift > 0 ? shift_random(a, dst, s, rng, scratch) : STATUS_OK;
+}
+
+Status augment_apply(const Augment *a, const Preprocess *p, const Image *src, Rng *rng,
+                     uint8_t *dst, ResizeScratch *scratch) {
+    const int64_t s = p->image_size;
+    Policy policy; /* a few characters: parsed anew, so that nothing can be out of date */
+    TRY(policy_parse(a->policy, &policy));
+    TRY(crop_or_shift(a, p, src, rng, dst, scratch));
     if (a->flip > 0 && rng_uniform(rng) < a->flip) flip_rows(dst, s);
+    if (policy.kind != POLICY_NONE) return apply_policy(&policy, p, rng, dst, scratch);
     if (a->jitter > 0) jitter(a, dst, s * s, rng);
     return STATUS_OK;
 }
 
+bool augment_flips_first(const Augment *a) {
+    Policy policy;
+    return policy_parse(a->policy, &policy) == STATUS_OK && policy.kind != POLICY_NONE;
+}
+
 Status augment_check(const Augment *a) {
+    Policy policy;
+    TRY(policy_parse(a->policy, &policy));
     if (a->scale_min > a->scale_max || a->ratio_min > a->ratio_max) {
         return status_set(STATUS_USAGE,
                           "augment: scale_min %g, scale_max %g, ratio_min %g, ratio_max %g: a "

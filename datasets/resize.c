@@ -85,7 +85,7 @@ static void axis_fill(Axis *a, const Kernel *k, double *real) {
     }
 }
 
-static Status scratch_reserve(ResizeScratch *s, size_t bytes) {
+Status resize_scratch_reserve(ResizeScratch *s, size_t bytes) {
     if (s->bytes >= bytes) return STATUS_OK;
     void *block = NULL;
     resize_scratch_free(s);
@@ -170,8 +170,8 @@ Status resize_window(const Image *src, ImageRegion box, Filter filter, int64_t f
     size_t real_bytes = (size_t)(h.stride > v.stride ? h.stride : v.stride) * sizeof(double);
     size_t middle_bytes = (size_t)(box.height * window.width) * 3;
     size_t work_bytes = horizontal_pass_bytes(box.width, window.width);
-    TRY(scratch_reserve(scratch, axis_bytes(&h) + axis_bytes(&v) + real_bytes + middle_bytes +
-                                     work_bytes + 5 * 64));
+    TRY(resize_scratch_reserve(scratch, axis_bytes(&h) + axis_bytes(&v) + real_bytes +
+                                            middle_bytes + work_bytes + 5 * 64));
     uint8_t *memory = scratch->memory;
     axis_place(&h, &memory);
     axis_place(&v, &memory);

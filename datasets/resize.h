@@ -19,6 +19,8 @@ typedef struct ResizeScratch {
     size_t bytes;
 } ResizeScratch;
 void resize_scratch_free(ResizeScratch *s);
+/* At least `bytes` of it, contents lost: for other work on the same thread. */
+Status resize_scratch_reserve(ResizeScratch *s, size_t bytes);
 
 /* Box [left, left+box_w) x [top, top+box_h) of src (integer pixels inside src), as if cropped
  * first, resized into dst[out_h,out_w,3]. */

@@ -44,10 +44,18 @@ const Option augment_options[] = {
      "ratio-max", "largest width / height of the random region"},
     {"flip", OPTION_FLOAT, AUGMENT_FIELD(flip), "0.5", 0, 1, NULL, "hflip",
      "probability of mirroring left to right"},
+    {"aa", OPTION_STRING, AUGMENT_FIELD(policy), "none", 0, 0, NULL, "aa",
+     "operations on each picture: rand-m9-mstd0.5-inc1 (RandAugment: magnitude m of 10, its "
+     "standard "
+     "deviation mstd, inc1: larger changes more; also -nN operations, 2, each with -pP, 0.5), "
+     "trivial "
+     "(TrivialAugment, wide), none"},
     {"jitter", OPTION_FLOAT, AUGMENT_FIELD(jitter), "0", 0, 1, NULL, "color-jitter",
-     "brightness, contrast and saturation factors of 1 +- jitter; 0: off"},
+     "brightness, contrast and saturation factors of 1 +- jitter; 0: off; inactive beside --aa"},
     {"shift", OPTION_INT, AUGMENT_FIELD(shift), "4", 0, 1024, NULL, "shift",
-     "pixels of random shift (black comes in) when random_resized_crop is off"},
+     "pixels of random shift (padding and random crop) when random_resized_crop is off"},
+    {"shift_fill", OPTION_CHOICE, AUGMENT_FIELD(shift_fill), "black", 0, 0, "black|mirror",
+     "shift-fill", "what a shift brings in"},
     {"mixup", OPTION_FLOAT, AUGMENT_FIELD(mixup), "0", 0, 100, NULL, "mixup",
      "alpha of mixup: batches blended with Beta(alpha, alpha); 0: off"},
     {"cutmix", OPTION_FLOAT, AUGMENT_FIELD(cutmix), "0", 0, 100, NULL, "cutmix",
@@ -56,6 +64,8 @@ const Option augment_options[] = {
      "probability that a batch is mixed, when mixup or cutmix is on"},
     {"mixup_switch_prob", OPTION_FLOAT, AUGMENT_FIELD(mixup_switch_prob), "0.5", 0, 1, NULL,
      "mixup-switch-prob", "probability of cutmix instead of mixup, when both are on"},
+    {"mixup_off_epoch", OPTION_INT, AUGMENT_FIELD(mixup_off_epoch), "0", 0, 1e6, NULL,
+     "mixup-off-epoch", "no mixup and cutmix from this epoch on, counted from 0; 0: to the end"},
     {"reprob", OPTION_FLOAT, AUGMENT_FIELD(reprob), "0", 0, 1, NULL, "reprob",
      "probability of random erasing: a box of noise in place of 2 to 33 % of the picture"},
     {NULL, OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL, NULL},

@@ -7,6 +7,7 @@
 #include "core/config.h"
 #include "core/rng.h"
 #include "datasets/image.h"
+#include "datasets/policy.h"
 #include "datasets/resize.h"
 
 typedef enum CropMode { CROP_CENTER, CROP_SQUASH, CROP_BORDER } CropMode;
@@ -21,6 +22,9 @@ typedef struct Preprocess {
 } Preprocess;
 extern const Option preprocess_options[];
 
+/* What comes in where a picture was shifted. */
+typedef enum ShiftFill { SHIFT_BLACK, SHIFT_MIRROR } ShiftFill;
+
 /* Section [augment]. */
 typedef struct Augment {
     bool random_resized_crop;    /* otherwise: pad-and-shift of up to `shift` pixels after an eval
@@ -30,10 +34,13 @@ typedef struct Augment {
     double flip;                 /* probability of a horizontal flip */
     double jitter;               /* brightness, contrast, saturation factor 1 +- jitter; 0: off */
     int64_t shift;               /* pixels */
+    int shift_fill;              /* ShiftFill */
+    char policy[CONFIG_TEXT];    /* datasets/policy.h; empty: none. Without one, jitter counts */
     /* On the device, drawn by datasets/mix.h (which draws the flip of a training run too). */
     double mixup, cutmix;     /* alpha of Beta(alpha, alpha); 0: off */
     double mixup_prob;        /* of mixing a batch */
     double mixup_switch_prob; /* of cutmix where both are on */
+    int64_t mixup_off_epoch;  /* from this epoch on nothing is mixed; 0: never */
     double reprob;            /* random erasing */
 } Augment;
 extern const Option augment_options[];
@@ -44,13 +51,20 @@ Status preprocess_apply(const Preprocess *p, const Image *src, uint8_t *dst,
 /* One line that says exactly what preprocess_apply does, e.g. "resize short side 256 bicubic,
  * centre crop 224, ..." */
 void preprocess_text(const Preprocess *p, char *text, size_t size);
-/* vittt.md 7.4 steps 2 and 3, and colour jitter; draws from rng in a fixed order. */
+/* vittt.md 7.4 steps 2 to 4, or colour jitter; draws from rng in a fixed order. */
 Status augment_apply(const Augment *a, const Preprocess *p, const Image *src, Rng *rng,
                      uint8_t *dst, ResizeScratch *scratch);
 
 /* STATUS_USAGE when limits of the section contradict each other (an option table sees one key at a
- * time). */
+ * time) or the policy is none. */
 Status augment_check(const Augment *a);
+
+/* Whether pictures are to be flipped before other things are done to them on the host (a policy),
+ * so that the device, which comes later, cannot do it. */
+bool augment_flips_first(const Augment *a);
+/* How a policy moves pictures: RandAugment with the filter of `p` (bilinear, else bicubic) and its
+ * mean colour, TrivialAugment with the nearest pixel and black, as published. */
+PolicyStyle augment_style(const Policy *policy, const Preprocess *p);
 
 /* The crop that augment_apply draws first, in a width x height image (without random_resized_crop:
  * all of it). */

@@ -99,7 +99,7 @@ Status eval_loader_open(const Dataset *d, const Preprocess *preprocess, Loader *
 Status train_data_load(TrainData *d, const Preprocess *preprocess) {
     LoaderOptions o = loader_options_of(preprocess);
     d->augment = settings.augment;
-    d->augment.flip = 0;
+    if (!augment_flips_first(&d->augment)) d->augment.flip = 0; /* the device does it */
     o.augment = settings.train.augment ? &d->augment : NULL;
     o.shuffle = true;
     o.drop_last = true;

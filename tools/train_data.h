@@ -9,7 +9,7 @@ typedef struct TrainData {
     ClassList classes;
     Dataset *train, *val; /* val NULL: no validation */
     Loader *train_loader, *val_loader;
-    Augment augment; /* the loader's part: the flip is drawn for the device (datasets/mix.h) */
+    Augment augment; /* the loader's part: without a policy the device flips (datasets/mix.h) */
 } TrainData;
 
 /* Opens the train split (which defines the classes) and, unless val_split is "" or "none", the

@@ -105,10 +105,13 @@ static Status next_batch(void *user, int64_t *samples) {
     return STATUS_OK;
 }
 
-/* --no-aug: pictures as evaluation sees them. */
-static const Augment *augment_of(void) {
-    static const Augment plain;
-    return settings.train.augment ? &settings.augment : &plain;
+/* What is done on the device in this epoch. --no-aug: pictures as evaluation sees them. */
+static Augment device_augment(const TrainerTask *t) {
+    if (!settings.train.augment) return (Augment){0};
+    Augment a = settings.augment;
+    if (augment_flips_first(&a)) a.flip = 0; /* the loader did */
+    if (a.mixup_off_epoch > 0 && t->epoch >= a.mixup_off_epoch) a.mixup_prob = 0;
+    return a;
 }
 
 /* What happens to the pictures of the batch, and the targets that follow from it. */
@@ -116,14 +119,15 @@ static void draw_batch(const TrainerTask *t, float mix[MIX_NUMBERS]) {
     const int64_t size = t->model->preprocess.image_size;
     const uint64_t seed = (uint64_t)settings.train.seed, epoch = (uint64_t)t->epoch;
     const HostBatch *b = &t->batch;
+    const Augment a = device_augment(t);
     Rng rng = rng_stream(seed, RNG_MIX, epoch, (uint64_t)t->batch_index);
-    const BatchMix batch = batch_mix_draw(augment_of(), size, &rng);
+    const BatchMix batch = batch_mix_draw(&a, size, &rng);
     batch_mix_write(&batch, mix);
     mix_targets(t->target_rows, b->labels, b->count, t->model->config.classes,
                 settings.train.smoothing, batch.target);
     for (int64_t i = 0; i < b->count; i++) {
         rng = rng_stream(seed, RNG_PREPARE, epoch, (uint64_t)b->samples[i]);
-        const SampleMix sample = sample_mix_draw(augment_of(), size, &rng);
+        const SampleMix sample = sample_mix_draw(&a, size, &rng);
         sample_mix_write(&sample, t->sample_rows + i * MIX_NUMBERS);
     }
 }

@@ -8,6 +8,7 @@ images.tsv      file, verdict (ok, damaged: only lenient, fail), width, height, 
                 bytes, of the same after turning by EXIF, part of the message expected
 preprocess.tsv  source size, S, crop_pct, mode, filter, CRC-32C of Pillow's result on pattern()
 color.tsv       operation, factor, CRC-32C of ImageEnhance's result on pattern()
+policy.tsv      source, side, operation, value, filter, fill, CRC-32C of what Pillow makes of it
 """
 import io
 import os
@@ -307,6 +308,52 @@ def make_color():
     write_tsv("color.tsv", [(name, f, crc_text(op(image).enhance(f))) for name, op in ops for f in (0.0, 0.4, 0.83, 1.0, 1.37, 1.9)])
 
 
+def policy_op(image, op, value, resample, fill):
+    """One operation of datasets/policy.h in Pillow's words."""
+    enhancers = {"Color": ImageEnhance.Color, "Contrast": ImageEnhance.Contrast,
+                 "Brightness": ImageEnhance.Brightness, "Sharpness": ImageEnhance.Sharpness}
+    matrices = {"ShearX": (1, value, 0, 0, 1, 0), "ShearY": (1, 0, 0, value, 1, 0),
+                "TranslateX": (1, 0, value, 0, 1, 0), "TranslateY": (1, 0, 0, 0, 1, value)}
+    if op in enhancers:
+        return enhancers[op](image).enhance(value)
+    if op in matrices:
+        return image.transform(image.size, Image.AFFINE, matrices[op], resample=resample, fillcolor=fill)
+    if op == "Rotate":
+        return image.rotate(value, resample=resample, fillcolor=fill)
+    if op == "SolarizeAdd":
+        return image.point([min(255, i + int(value)) if i < 128 else i for i in range(256)] * 3)
+    if op == "Posterize":
+        return ImageOps.posterize(image, int(value))
+    if op == "Solarize":
+        return ImageOps.solarize(image, value)
+    return {"AutoContrast": ImageOps.autocontrast, "Equalize": ImageOps.equalize, "Invert": ImageOps.invert}[op](image)
+
+
+def make_policy():
+    sources = {"full": lambda a: a, "narrow": lambda a: a // 3 + 40, "flat": lambda a: a * 0 + 77}
+    filters = {"nearest": Image.NEAREST, "bilinear": Image.BILINEAR, "bicubic": Image.BICUBIC}
+    fill = (125, 123, 114)
+    plain = [("AutoContrast", (0,)), ("Equalize", (0,)), ("Invert", (0,)), ("Posterize", (0, 1, 3, 8)),
+             ("Solarize", (0, 26, 127.5, 256)), ("SolarizeAdd", (0, 99, 110)),
+             ("Color", (0.1, 0.19, 1.81)), ("Contrast", (0.1, 0.19, 1.81)),
+             ("Brightness", (0.19, 1.81)), ("Sharpness", (0.1, 0.55, 1.0, 1.81))]
+    moves = [("Rotate", (-27, 13.7, 90, -135, 0)), ("ShearX", (-0.27, 0.131, 0.99)), ("ShearY", (-0.27, 0.131, 0.99)),
+             ("TranslateX", (-12.96, 7, 0.5, -32)), ("TranslateY", (-12.96, 7, 0.5, -32))]
+    rows = []
+    for name, source in sources.items():
+        for side in (1, 2, 32, 41):
+            image = Image.fromarray(source(pattern(side, side)).astype(np.uint8))
+            for op, values in plain:
+                rows += [(name, side, op, v, "-", "-", crc_text(policy_op(image, op, v, None, None))) for v in values]
+    for side in (1, 32, 41):
+        image = Image.fromarray(pattern(side, side))
+        for op, values in moves:
+            for f, resample in filters.items():
+                rows += [("full", side, op, v, f, "%d,%d,%d" % fill,
+                          crc_text(policy_op(image, op, v, resample, fill))) for v in values]
+    write_tsv("policy.tsv", rows)
+
+
 if __name__ == "__main__":
     os.makedirs(OUT, exist_ok=True)
     make_jpegs()
@@ -315,3 +362,4 @@ if __name__ == "__main__":
     write_tsv("images.tsv", rows)
     make_preprocess()
     make_color()
+    make_policy()
