@@ -8,12 +8,14 @@
 
 #include "core/file.h"
 #include "datasets/tar.h"
+#include "tools/augment_preview.h"
 #include "tools/cli.h"
 #include "tools/scene_check.h"
 #include "tools/sections.h"
 
 typedef struct CheckOptions {
-    char splits[CONFIG_TEXT], epipolar[CONFIG_TEXT], scene[CONFIG_TEXT], pair[CONFIG_TEXT];
+    char splits[CONFIG_TEXT], epipolar[CONFIG_TEXT], scene[CONFIG_TEXT], pair[CONFIG_TEXT],
+        preview[CONFIG_TEXT];
     int64_t workers, list;
     bool duplicates;
 } CheckOptions;
@@ -31,6 +33,9 @@ static const Option check_options[] = {
      "faults to list in the text report; 0: all that are kept (1000)"},
     {"duplicates", OPTION_BOOL, FIELD(duplicates), "true", 0, 0, NULL, "duplicates",
      "look for identical files"},
+    {"augment_preview", OPTION_STRING, FIELD(preview), "", 0, 0, NULL, "augment-preview",
+     "write a PNG of pictures of the first split as [augment] makes them for training (-c FILE, "
+     "--set augment.aa=trivial, ...)"},
     {"epipolar", OPTION_STRING, FIELD(epipolar), "", 0, 0, NULL, "epipolar",
      "posed scenes: write a PNG of two frames with corners and their epipolar lines"},
     {"scene", OPTION_STRING, FIELD(scene), "", 0, 0, NULL, "scene",
@@ -158,8 +163,15 @@ static void find_split_faults(DataCheck *c, const SplitScan *s) {
     if (s->count == 0) findings_add(&c->faults, "%s%sno images", s->name, colon);
 }
 
+static Status preview(const DataCheck *c) {
+    const SplitScan *first = &c->splits[0];
+    if (!*options.preview || dataset_count(first->dataset) == 0) return STATUS_OK;
+    TRY(augment_preview_write(first->dataset, &first->classes, options.preview));
+    note("wrote %s", options.preview);
+    return STATUS_OK;
+}
+
 static Status check(DataCheck *c) {
-    TRY(open_splits(c));
     for (int i = 0; i < c->split_count; i++) {
         TRY(split_scan_decode(&c->splits[i], &settings.data, (int)options.workers));
         find_split_faults(c, &c->splits[i]);
@@ -195,6 +207,26 @@ static int run_scenes(const char *root) {
     return scene_check_run(root, &o);
 }
 
+static int check_and_report(DataCheck *c) {
+    Status s = check(c);
+    progress_end();
+    if (s == STATUS_OK) s = report(c);
+    return s != STATUS_OK ? fail(s) : c->faults.count > 0 ? EXIT_NEGATIVE : 0;
+}
+
+/* The preview comes first: whoever wants it need not wait until all is decoded. */
+static int run_check(DataCheck *c) {
+    Status s = open_splits(c);
+    int code = s != STATUS_OK ? fail(s) : 0;
+    if (s == STATUS_OK) {
+        s = preview(c);
+        code = s != STATUS_OK ? cli_fail(s) : check_and_report(c);
+    }
+    for (int i = 0; i < c->split_count; i++) split_scan_close(&c->splits[i]);
+    findings_free(&c->faults);
+    return code;
+}
+
 static int run(Config *config, int argc, char **argv) {
     (void)config;
     DataCheck c = {0};
@@ -209,17 +241,13 @@ static int run(Config *config, int argc, char **argv) {
     bool posed;
     Status s = scene_root(root, &posed);
     if (s != STATUS_OK) return cli_fail(s);
+    if (posed && *options.preview)
+        return cli_usage(&command_data_check, "--augment-preview: %s holds posed scenes", root);
     if (posed) return run_scenes(root);
     if (*options.epipolar)
         return cli_usage(&command_data_check, "--epipolar: %s holds no posed scenes", root);
     c.root = root;
-    s = check(&c);
-    progress_end();
-    if (s == STATUS_OK) s = report(&c);
-    int code = s != STATUS_OK ? fail(s) : c.faults.count > 0 ? EXIT_NEGATIVE : 0;
-    for (int i = 0; i < c.split_count; i++) split_scan_close(&c.splits[i]);
-    findings_free(&c.faults);
-    return code;
+    return run_check(&c);
 }
 
 const Command command_data_check = {
@@ -229,6 +257,8 @@ const Command command_data_check = {
     .examples = "  ttv data check data/digits.tar\n"
                 "  ttv data check /data/imagenet --split val --val-labels LOC_val_solution.csv\n"
                 "  ttv data check /data/pets --json >report.json\n"
+                "  ttv data check data/digits.tar -c configs/digits.ini "
+                "--set augment.aa=trivial --augment-preview sheet.png\n"
                 "  ttv data check data/motorcycle.tar --epipolar pair.png\n",
     .letters = "j=workers",
     .sections = sections,

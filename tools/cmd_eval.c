@@ -15,6 +15,7 @@ static struct EvalOptions {
     char checkpoint[CONFIG_TEXT];
     char results_file[CONFIG_TEXT];
     int weights; /* WeightsChoice */
+    bool tta;
 } eval;
 
 static const Option eval_options[] = {
@@ -24,6 +25,10 @@ static const Option eval_options[] = {
      "weights", WEIGHTS_HELP},
     {"results_file", OPTION_STRING, offsetof(struct EvalOptions, results_file), "", 0, 0, NULL,
      "results-file", "CSV with a row for every image"},
+    {"tta", OPTION_BOOL, offsetof(struct EvalOptions, tta), "false", 0, 0, NULL, "tta",
+     "average the scores of each picture and of its mirror image: twice the work, and no plain "
+     "top-1 "
+     "any more"},
     {0},
 };
 
@@ -90,6 +95,7 @@ static Status open_all(Eval *e, Config *config) {
     TRY(open_data(e));
     TRY(eval_loader_open(e->data, &e->model.preprocess, &e->loader));
     TRY(predictor_open(&e->predictor, &e->model, settings.loader.batch_size));
+    if (eval.tta) TRY(predictor_mirror(&e->predictor));
     void *block;
     TRY(mem_alloc(&block, settings.loader.batch_size * e->model.config.classes, sizeof(float),
                   "logits"));
@@ -161,9 +167,10 @@ static void print_result(const Eval *e, const char *preprocessing) {
         print_json(e, preprocessing);
         return;
     }
-    out_printf("top-1 %.3f %% (%lld/%lld), top-5 %.3f %%, loss %.5f, %lld left out, %.0f img/s\n",
+    out_printf("top-1 %.3f %% (%lld/%lld), top-5 %.3f %%, loss %.5f, %lld left out, %.0f img/s%s\n",
                100 * (double)s->top1 / n, (long long)s->top1, (long long)s->scored,
-               100 * (double)s->top5 / n, s->loss_sum / n, (long long)s->left_out, n / e->seconds);
+               100 * (double)s->top5 / n, s->loss_sum / n, (long long)s->left_out, n / e->seconds,
+               eval.tta ? ", with mirrored pictures" : "");
 }
 
 static void eval_free(Eval *e) {
@@ -180,6 +187,11 @@ static Status eval_run(Eval *e, Config *config) {
     char preprocessing[512];
     TRY(open_all(e, config));
     preprocess_text(&e->model.preprocess, preprocessing, sizeof preprocessing);
+    if (eval.tta) {
+        const size_t n = strlen(preprocessing);
+        snprintf(preprocessing + n, sizeof preprocessing - n,
+                 ", also mirrored, mean of the scores");
+    }
     note("%s: %lld parameters%s; %s", e->model.name, (long long)e->model.params.total,
          e->model.averaged ? ", averaged (ema)" : "", preprocessing);
     Status s = score(e);

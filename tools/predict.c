@@ -2,6 +2,9 @@
 #include "tools/predict.h"
 
 #include <math.h>
+#include <string.h>
+
+#include "core/memory.h"
 
 Status predictor_open(Predictor *p, const Model *m, int64_t batch) {
     *p = (Predictor){.model = m, .batch = batch};
@@ -15,7 +18,16 @@ Status predictor_open(Predictor *p, const Model *m, int64_t batch) {
 
 void predictor_close(Predictor *p) {
     if (p->tape) tape_free(p->tape);
+    mem_free(p->mirrored);
+    mem_free(p->second);
     *p = (Predictor){0};
+}
+
+Status predictor_mirror(Predictor *p) {
+    const int64_t size = p->model->preprocess.image_size;
+    TRY(mem_alloc((void **)&p->mirrored, p->batch * size * size, 3, "mirrored pictures"));
+    return mem_alloc((void **)&p->second, p->batch * p->model->config.classes, sizeof(float),
+                     "scores of mirrored pictures");
 }
 
 static Status forward(Predictor *p, const uint8_t *pixels, int64_t count, float *logits) {
@@ -38,8 +50,24 @@ static Status forward(Predictor *p, const uint8_t *pixels, int64_t count, float 
     return device_pull(m->device, logits, out->value);
 }
 
+static void mirror_rows(uint8_t *dst, const uint8_t *src, int64_t rows, int64_t size) {
+    for (int64_t y = 0; y < rows; y++, src += size * 3) {
+        for (int64_t x = 0; x < size; x++, dst += 3) memcpy(dst, src + (size - 1 - x) * 3, 3);
+    }
+}
+
+static Status add_mirrored(Predictor *p, const uint8_t *pixels, int64_t count, float *logits) {
+    const int64_t size = p->model->preprocess.image_size;
+    mirror_rows(p->mirrored, pixels, count * size, size);
+    TRY(forward(p, p->mirrored, count, p->second));
+    for (int64_t i = 0; i < count * p->model->config.classes; i++)
+        logits[i] = 0.5f * (logits[i] + p->second[i]);
+    return STATUS_OK;
+}
+
 Status predict(Predictor *p, const uint8_t *pixels, int64_t count, float *logits) {
-    const Status s = forward(p, pixels, count, logits);
+    Status s = forward(p, pixels, count, logits);
+    if (s == STATUS_OK && p->second) s = add_mirrored(p, pixels, count, logits);
     if (s != STATUS_MEMORY) return s;
     return status_context(s, "a batch of %lld images does not fit, try a smaller --batch-size",
                           (long long)count);

@@ -11,11 +11,16 @@ typedef struct Predictor {
     Tape *tape;
     Tensor pixels; /* U8 [batch,S,S,3] in the weights arena */
     int64_t batch;
+    /* Scores of mirrored pictures are averaged in: predictor_mirror(). */
+    uint8_t *mirrored;
+    float *second;
 } Predictor;
 
 /* `batch`: the largest count that predict() will get. The model must outlive the predictor. */
 Status predictor_open(Predictor *p, const Model *m, int64_t batch);
 void predictor_close(Predictor *p);
+/* From now on predict() gives the mean of the scores of each picture and of its mirror image. */
+Status predictor_mirror(Predictor *p);
 
 /* pixels [count,S,S,3], as preprocess_apply leaves them -> logits [count,classes], on the host. */
 Status predict(Predictor *p, const uint8_t *pixels, int64_t count, float *logits);

@@ -182,6 +182,19 @@ run 2 data check digits --splitt val
 tells 'did you mean --split'
 run 2 data check digits --workers many
 
+# ---- what training sees ----
+png() { head -c 8 "$1" | od -An -tx1 | tr -d ' \n'; }
+for policy in none trivial rand-m9-mstd0.5-inc1; do
+    run 0 data check digits --split val --set model.image_size=16 --set augment.aa=$policy --augment-preview $policy.png
+    tells "wrote $policy.png"
+    equal "signature of $policy.png" "$(png $policy.png)" 89504e470d0a1a0a
+done
+checks=$((checks + 1))
+cmp -s none.png trivial.png && fail 'the preview does not show the policy'
+run 2 data check digits --split val --set augment.aa=wild --augment-preview x.png
+tells 'rand-mM'
+run 4 data check digits --split val --augment-preview missing/x.png
+
 # ---- output that cannot be written ----
 if [ -w /dev/full ]; then
     "$TTV" data check "$DIGITS" >/dev/full 2>err

@@ -26,6 +26,33 @@ equal 'batch sizes' "$one" "$many"
 run 0 eval -c runs/a/config.ini --checkpoint runs/a -q
 run 0 eval runs/a --precision bf16 -q
 
+# ---- with mirrored pictures: other scores for digits, the same for pictures that are their own mirror image ----
+loss_of() { sed -n 's/.*loss \([0-9.]*\),.*/\1/p' out; }
+run 0 eval runs/a -q
+plain=$(loss_of)
+run 0 eval runs/a -q --tta
+says 'with mirrored pictures'
+checks=$((checks + 1))
+[ "$(loss_of)" != "$plain" ] || fail '--tta changes nothing'
+if command -v python3 >/dev/null; then
+    for class in 0 1 2 3 4 5 6 7 8 9; do
+        mkdir -p even/val/$class
+        python3 - $class >even/val/$class/a.png <<'PNG'
+import struct, sys, zlib
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+c = int(sys.argv[1])
+rows = b"".join(b"\0" + bytes((c * 20 + y * 7 + min(x, 15 - x) * 11) % 256 for x in range(16)) for y in range(16))
+sys.stdout.buffer.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 16, 16, 8, 0, 0, 0, 0))
+                        + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+PNG
+    done
+    run 0 eval runs/a -q --data-dir even
+    plain=$(loss_of)
+    run 0 eval runs/a -q --data-dir even --tta
+    equal 'loss of even pictures' "$(loss_of)" "$plain"
+fi
+
 # ---- folders: damaged files are left out and named; nothing left is exit 3 ----
 digits_folder set 3
 cp "$SOURCE/CMakeLists.txt" set/val/5/text.png

@@ -8,8 +8,9 @@ same_weights() { # A B WHAT
 }
 
 # ---- straight, against a stop in the middle of an epoch and another number of workers ----
-# with every random stream in use: stochastic depth, mixing, erasing, flips
-random=(--drop-path 0.2 --mixup 0.8 --cutmix 1 --mixup-prob 0.8 --mixup-switch-prob 0.4 --reprob 0.5 --hflip 0.5)
+# with every random stream in use: stochastic depth, mixing, erasing, flips, a policy
+random=(--drop-path 0.2 --mixup 0.8 --cutmix 1 --mixup-prob 0.8 --mixup-switch-prob 0.4 --reprob 0.5 --hflip 0.5
+    --aa rand-m9-mstd0.5-inc1)
 run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 2 "${random[@]}" -o straight
 run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 2 "${random[@]}" --max-steps 7 -o parts
 run 0 train --resume parts --workers 1 --max-steps 13 --no-progress

@@ -49,9 +49,9 @@ run 0 train "${tiny[@]}" "${small_data[@]}" --max-steps 1 --seed 5 -o runs/seed
 checks=$((checks + 1))
 cmp -s runs/a-2/last.safetensors runs/seed/last.safetensors && fail 'the seed changes nothing'
 
-# ---- mixing, erasing and flips: each changes the run, --no-aug turns all of them off ----
+# ---- mixing, erasing, flips and policies: each changes the run, --no-aug turns all of them off ----
 run 0 train "${tiny[@]}" "${small_data[@]}" --max-steps 2 --hflip 0 --no-aug -o runs/plain
-for flag in '--mixup 0.8' '--cutmix 1' '--reprob 1' '--hflip 1'; do
+for flag in '--mixup 0.8' '--cutmix 1' '--reprob 1' '--hflip 1' '--aa rand-m9-mstd0.5-inc1' '--aa trivial'; do
     folder=runs/${flag%% *}
     # shellcheck disable=SC2086 # a flag and its value
     run 0 train "${tiny[@]}" "${small_data[@]}" --max-steps 2 --hflip 0 --no-aug $flag -o "$folder-off"
@@ -59,7 +59,7 @@ for flag in '--mixup 0.8' '--cutmix 1' '--reprob 1' '--hflip 1'; do
     cmp -s runs/plain/last.safetensors "$folder-off/last.safetensors" || fail "--no-aug leaves $flag on"
 done
 run 0 train "${tiny[@]}" "${small_data[@]}" --max-steps 2 --hflip 0 -o runs/unmixed
-for flag in '--mixup 0.8' '--cutmix 1' '--reprob 1' '--hflip 1'; do
+for flag in '--mixup 0.8' '--cutmix 1' '--reprob 1' '--hflip 1' '--aa rand-m9-mstd0.5-inc1' '--aa trivial'; do
     folder=runs/${flag%% *}
     # shellcheck disable=SC2086
     run 0 train "${tiny[@]}" "${small_data[@]}" --max-steps 2 --hflip 0 $flag -o "$folder-on"
@@ -68,6 +68,19 @@ for flag in '--mixup 0.8' '--cutmix 1' '--reprob 1' '--hflip 1'; do
 done
 run 2 train "${tiny[@]}" "${small_data[@]}" --mixup-prob 1.5 -o runs/x
 tells 'mixup-prob'
+run 2 train "${tiny[@]}" "${small_data[@]}" --aa randaugment -o runs/x
+tells "'randaugment'"
+tells 'there are none, trivial and rand-mM'
+# mixing that ends: from epoch 1 on the run is the one without mixing after it
+run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 2 --mixup 0.8 -o runs/mixed
+for off in 1 2; do
+    run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 2 --mixup 0.8 --mixup-off-epoch $off -o runs/off$off
+done
+losses() { awk -F, '$1 == "train" {print $2 "," $4}' "$1/metrics.csv"; }
+equal 'first epoch, mixed' "$(losses runs/off1 | head -n 10)" "$(losses runs/mixed | head -n 10)"
+checks=$((checks + 1))
+[ "$(losses runs/off1 | tail -n 10)" != "$(losses runs/mixed | tail -n 10)" ] || fail '--mixup-off-epoch changes nothing'
+equal 'mixed to the end' "$(losses runs/off2)" "$(losses runs/mixed)"
 
 # ---- dry run ----
 run 0 train "${tiny[@]}" "${small_data[@]}" --dry-run -o runs/dry
