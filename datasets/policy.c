@@ -55,11 +55,12 @@ static const Part parts[PARTS] = {
 };
 
 static Status bad_policy(const char *text, const char *what) {
-    return status_set(STATUS_USAGE,
-                      "augmentation policy (aa) '%.80s': %s; there are none, trivial and rand-mM with M "
-                      "from 0 to 10 and, as wanted, -mstdS (0 to 10), -inc0 or -inc1, -nN (1 to %d "
-                      "operations), -pP (0 to 1): rand-m9-mstd0.5-inc1",
-                      text, what, POLICY_MAX_OPS);
+    return status_set(
+        STATUS_USAGE,
+        "augmentation policy (aa) '%.80s': %s; there are none, trivial and rand-mM with M "
+        "from 0 to 10 and, as wanted, -mstdS (0 to 10), -inc0 or -inc1, -nN (1 to %d "
+        "operations), -pP (0 to 1): rand-m9-mstd0.5-inc1",
+        text, what, POLICY_MAX_OPS);
 }
 
 /* Which part a word is and where its number begins. "mstd" is tried before "m". */
