@@ -52,6 +52,10 @@ DRY(decay_scan_backward, Grad dx, Grad df, Grad dstart, Tensor dy, Tensor y, Ten
 DRY(reverse_tokens, Grad y, Tensor x)
 DRY(decay_scores, Tensor a, Tensor q, Tensor k, Tensor l)
 DRY(decay_scores_backward, Grad dq, Grad dk, Grad dl, Tensor da, Tensor q, Tensor k, Tensor l)
+DRY(attention, Tensor o, Tensor lse, Tensor packed, Tensor q_w, Tensor k_w, int64_t heads,
+    float eps)
+DRY(attention_backward, Tensor dpacked, Grad dq_w, Grad dk_w, Tensor dout, Tensor o, Tensor lse,
+    Tensor packed, Tensor q_w, Tensor k_w, int64_t heads, float eps)
 DRY(dwconv3, Grad y, Tensor x, Tensor w, Tensor bias, TapMode mode, bool add_input)
 DRY(dwconv3_taps, Grad g, Grad sum_y, Tensor x, Tensor y, float alpha)
 DRY(image_normalise, Tensor y, Tensor x, const float *mean, const float *std)

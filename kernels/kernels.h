@@ -186,6 +186,20 @@ struct Kernels {
      * the bias gradient. x, y act; g F32. */
     Status (*dwconv3_taps)(Device *d, Grad g, Grad sum_y, Tensor x, Tensor y, float alpha);
 
+    /* ---- attention within windows (lact_nvs.md 3.2, 5.5) ------------------------------------- */
+
+    /* o[W,l,d] = softmax(q^ k^' / sqrt(dh)) v in each window and head, without a mask. packed
+     * [W,l,3d] holds q | k | v, each head-major, dh = d/heads; q^ = q_w q / sqrt(mean(q^2) + eps)
+     * over a head, k^ likewise; q_w, k_w [dh], both or none: q^ = q. lse[W,heads,l] (optional) =
+     * log sum exp of the scaled scores, for the backward. packed, o act. */
+    Status (*attention)(Device *d, Tensor o, Tensor lse, Tensor packed, Tensor q_w, Tensor k_w,
+                        int64_t heads, float eps);
+    /* Writes all of dpacked, from dout, what the forward took and what it gave; dq_w, dk_w F32.
+     * dpacked, dout act. */
+    Status (*attention_backward)(Device *d, Tensor dpacked, Grad dq_w, Grad dk_w, Tensor dout,
+                                 Tensor o, Tensor lse, Tensor packed, Tensor q_w, Tensor k_w,
+                                 int64_t heads, float eps);
+
     /* ---- tokens, images, heads ------------------------------------------------------------- */
 
     /* y[B,H,W,3] (act) = (x/255 - mean) / std; x U8 [B,H,W,3]; mean, std: 3 host floats each. */

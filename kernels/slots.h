@@ -34,6 +34,8 @@
     X(reverse_tokens)                                                                              \
     X(decay_scores)                                                                                \
     X(decay_scores_backward)                                                                       \
+    X(attention)                                                                                   \
+    X(attention_backward)                                                                          \
     X(dwconv3)                                                                                     \
     X(dwconv3_taps)                                                                                \
     X(image_normalise)                                                                             \

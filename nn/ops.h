@@ -71,6 +71,11 @@ Var *op_weight_norm(Tape *t, Var *x, Var *like, float offset);
 Var *op_rmsnorm(Tape *t, Var *x, Var *w, float eps);
 Var *op_softmax(Tape *t, Var *x, float scale); /* softmax(scale x) over the last dimension */
 
+/* ---- attention (ops_attention.c) -------------------------------------------------------- */
+/* softmax(q k' / sqrt(dh)) v in each window of packed [W,l,3d] (q | k | v, head-major), q and k
+ * RMS-normed with q_w, k_w F32 [dh] unless both are NULL -> [W,l,d]. */
+Var *op_attention(Tape *t, Var *packed, Var *q_w, Var *k_w, int64_t heads, float eps);
+
 /* ---- depthwise 3x3 (ops_dwconv.c) ------------------------------------------------------- */
 /* x + dwconv(x) over the [B,H,W,C] view of x [B,N,C]; w [C,1,3,3], b [C]: conditional position
  * encoding. */

@@ -31,6 +31,7 @@ static void set_letters(const Bench *b, int64_t *size) {
     size['D'] = d;
     size['h'] = m->heads;
     size['G'] = b->options->batch * m->heads;
+    size['T'] = 3 * m->width;
     size['P'] = 3 * m->width + 3 * d;
     size['K'] = m->width + d;
     size['M'] = m->mlp_ratio * m->width;

@@ -2,6 +2,7 @@
  *
  * Dimensions are letters:
  *   B batch  N tokens  H W token grid  I image side  C width  D head width  h heads  G = B*h
+ *   T = 3C q, k, v
  *   P = 3C+3d packed projection  K = C+d concatenated branches  M MLP width  L classes
  *   R = B*N rows  p = 3 patch^2  F all parameters  digits: themselves
  *   E width of LaCT-NVS (768)  Z its fast weights of a batch of at most 32 scenes
@@ -129,6 +130,24 @@ static Status run_decay_scores(OpRun *r) {
 static Status run_decay_scores_backward(OpRun *r) {
     return r->k->decay_scores_backward(r->device, grad_set(r->t[0]), grad_set(r->t[1]), grad_none(),
                                        r->t[2], r->t[3], r->t[4], tensor_none());
+}
+
+/* ---- attention: 4 and 10 N^2 C of each window ---- */
+static double attention_flops(const OpRun *r, double per_score) {
+    const int64_t *s = r->t[0].shape;
+    return per_score * (double)(s[0] * s[1] * s[1]) * (double)r->shape.heads *
+           (double)r->shape.head_dim;
+}
+static Status run_attention(OpRun *r) {
+    r->flops = attention_flops(r, 4);
+    return r->k->attention(r->device, r->t[0], r->t[1], r->t[2], r->t[3], r->t[4], r->shape.heads,
+                           1e-7f);
+}
+static Status run_attention_backward(OpRun *r) {
+    r->flops = attention_flops(r, 10);
+    return r->k->attention_backward(r->device, r->t[0], grad_set(r->t[6]), grad_set(r->t[7]),
+                                    r->t[1], r->t[2], r->t[3], r->t[4], r->t[5], r->t[5],
+                                    r->shape.heads, 1e-7f);
 }
 
 /* ---- depthwise 3x3 ---- */
@@ -309,6 +328,9 @@ const OpCase op_cases[] = {
     {"reverse_tokens", "tokens", "f:BNC f:BNC", run_reverse_tokens},
     {"decay_scores", "tokens", "f:BNN f:BND f:BND", run_decay_scores},
     {"decay_scores_backward", "tokens", "f:BND f:BND f:BNN f:BND f:BND", run_decay_scores_backward},
+    {"attention", "windows, q/k norm", "a:BNC f:BhN a:BNT f:D f:D", run_attention},
+    {"attention_backward", "windows, q/k norm", "a:BNT a:BNC a:BNC f:BhN a:BNT f:D f:D f:D",
+     run_attention_backward},
     {"dwconv3", "position encoding", "a:BHWC a:BHWC f:1C9 f:C", run_dwconv3_cpe},
     {"dwconv3", "position encoding, adjoint", "a:BHWC a:BHWC f:1C9", run_dwconv3_cpe_adjoint},
     {"dwconv3", "inner kernel, adjoint", "a:BHWD a:BHWD f:BD9", run_dwconv3_adjoint},

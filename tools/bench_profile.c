@@ -80,6 +80,13 @@ static Status leave(Device *d, int slot, double start, Status s) {
     X(decay_scores_backward,                                                                       \
       (Device * d, Grad dq, Grad dk, Grad dl, Tensor da, Tensor q, Tensor k, Tensor l),            \
       (d, dq, dk, dl, da, q, k, l))                                                                \
+    X(attention,                                                                                   \
+      (Device * d, Tensor o, Tensor l, Tensor x, Tensor q, Tensor k, int64_t heads, float eps),    \
+      (d, o, l, x, q, k, heads, eps))                                                              \
+    X(attention_backward,                                                                          \
+      (Device * d, Tensor dx, Grad dq, Grad dk, Tensor g, Tensor o, Tensor l, Tensor x, Tensor q,  \
+       Tensor k, int64_t heads, float eps),                                                        \
+      (d, dx, dq, dk, g, o, l, x, q, k, heads, eps))                                               \
     X(dwconv3, (Device * d, Grad y, Tensor x, Tensor w, Tensor b, TapMode m, bool add_input),      \
       (d, y, x, w, b, m, add_input))                                                               \
     X(dwconv3_taps, (Device * d, Grad g, Grad sum_y, Tensor x, Tensor y, float alpha),             \

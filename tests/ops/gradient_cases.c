@@ -182,6 +182,9 @@ static Var *rmsnorm(Tape *t, Var *const *in) {
 static Var *softmax(Tape *t, Var *const *in) {
     return op_softmax(t, in[0], 0.7f);
 }
+static Var *attention(Tape *t, Var *const *in) {
+    return op_attention(t, in[0], in[1], in[2], 2, 1e-5f);
+}
 static Var *cpe(Tape *t, Var *const *in) {
     return op_cpe(t, in[0], 4, 3, in[1], in[2]);
 }
@@ -332,6 +335,8 @@ const GradientCase gradient_cases[] = {
     CASE("weight_norm", "", weight_norm, {ACT(1, 2, 2, 6, 4), FIXED(1, 1, 2, 6, 4)}, .step = 0.02),
     CASE("rmsnorm", "", rmsnorm, {ACT(1, 4, 9), PLAIN(1, 9)}, .step = 0.02),
     CASE("softmax", "", softmax, {ACT(2, 3, 2, 7)}, .step = 0.02),
+    CASE("attention", "", attention, {ACT(1, 2, 5, 24), PLAIN(1, 4), PLAIN(1, 4)}, .step = 0.02),
+    CASE("attention", "no norm", attention, {ACT(1, 2, 5, 24)}, .step = 0.02),
     CASE("cpe", "", cpe, {ACT(1, 2, 12, 5), PLAIN(0.3, 5, 1, 3, 3), PLAIN(1, 5)}),
     CASE("cpe", "one pixel", cpe_one, {ACT(1, 1, 1, 1), PLAIN(0.3, 1, 1, 3, 3), PLAIN(1, 1)}),
     CASE("dwconv_apply", "shared", dwconv_apply, {ACT(1, 2, 4, 3, 5), PLAIN(1, 1, 5, 9)}),
