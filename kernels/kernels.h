@@ -25,7 +25,8 @@
  * silu' = s(1+x(1-s)), silu'' = s(1-s)(2+x(1-2s)) (vittt.md 0). softplus(x) = log(1+e^x), whose
  * derivative is sigma; sigma' = s(1-s). gelu'' = (2-x^2) phi(x). GELU_TANH is the form with
  * tanh(sqrt(2/pi)(x + 0.044715 x^3)) (fastweight.md 0). STEP is relu' (0 at 0), SIGN(0) = 0.
- * RSQRT is 1/sqrt(x) and DRSQRT its derivative, both 0 where x <= 0. */
+ * RSQRT is 1/sqrt(x) and DRSQRT its derivative, both 0 where x <= 0.
+ * LOG takes x below 1e-30 for 1e-30, where DLOG is 0. */
 typedef enum UnaryKind {
     UNARY_SILU,
     UNARY_DSILU,
@@ -48,7 +49,9 @@ typedef enum UnaryKind {
     UNARY_SIGN,
     UNARY_EXP,
     UNARY_RSQRT,
-    UNARY_DRSQRT
+    UNARY_DRSQRT,
+    UNARY_LOG,
+    UNARY_DLOG
 } UnaryKind;
 
 typedef enum Activation { ACT_NONE, ACT_GELU } Activation;

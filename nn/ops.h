@@ -31,6 +31,7 @@ typedef enum Function {
 Var *op_function(Tape *t, Var *x, Function f);
 Var *op_function_grad(Tape *t, Var *x, Function f);
 Var *op_exp(Tape *t, Var *x);
+Var *op_log(Tape *t, Var *x);   /* x below 1e-30 counts as 1e-30, with gradient 0 */
 Var *op_sign(Tape *t, Var *x);  /* -1, 0, 1; no gradient passes */
 Var *op_rsqrt(Tape *t, Var *x); /* 1/sqrt(x), 0 with gradient 0 where x <= 0 */
 /* x + scale[b] * branch; scale: F32 [B] device tensor or none. */

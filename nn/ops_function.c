@@ -36,6 +36,10 @@ Var *op_exp(Tape *t, Var *x) {
     return op_unary(t, "exp", x, UNARY_EXP, UNARY_EXP);
 }
 
+Var *op_log(Tape *t, Var *x) {
+    return op_unary(t, "log", x, UNARY_LOG, UNARY_DLOG);
+}
+
 Var *op_sign(Tape *t, Var *x) {
     return op_unary(t, "sign", op_detach(t, x), UNARY_SIGN, UNARY_SIGN);
 }

@@ -261,10 +261,8 @@ Var *graph_forward(const Graph *g, const GraphRule *rule, Tape *t, const GraphTo
         tensor_count(in->tau->value) < (rule->chunk > 0 ? rule->chunk : in->q->value.shape[2]))
         s = status_set(STATUS_USAGE, "fewer position factors than tokens in a chunk");
     Scope *scope = NULL;
-    if (s == STATUS_OK)
-        s = mem_alloc((void **)&scope, 1, sizeof *scope, "a graph learner's values");
+    if (s == STATUS_OK) s = scope_new(t, &scope);
     if (s != STATUS_OK) return tape_fail(t, status_context(s, "graph learner"));
-    scope->t = t;
     Var *last[GRAPH_NODES] = {0}, *y = run_orders(g, rule, scope, in, last);
     mem_free(scope);
     if (end)
@@ -277,9 +275,8 @@ Var *graph_forward(const Graph *g, const GraphRule *rule, Tape *t, const GraphTo
 Var *graph_read(const Graph *g, Tape *t, Var *q, Var *const weight[GRAPH_NODES]) {
     if (!op_ready(t, "graph learner", 1, &q)) return tape_poison(t);
     Scope *scope;
-    Status s = mem_alloc((void **)&scope, 1, sizeof *scope, "a graph learner's values");
+    Status s = scope_new(t, &scope);
     if (s != STATUS_OK) return tape_fail(t, s);
-    scope->t = t;
     const GraphRule rule = {.steps = 1};
     const int64_t *shape = q->value.shape;
     Chunk c = {.g = g,

@@ -3,26 +3,7 @@
 #define TTV_TTT_GRAPH_PASS_H
 
 #include "ttt/graph.h"
-
-/* Values that end together. While the tape records, dropping has no effect and constants must stay
- * for the backward. */
-#define SCOPE_ITEMS 768
-typedef struct Scope {
-    Tape *t;
-    int count;
-    struct {
-        Var *v;
-        bool constant;
-    } items[SCOPE_ITEMS];
-} Scope;
-
-/* v, dropped with the scope. */
-Var *scope_keep(Scope *s, Var *v);
-/* v again, outliving the scope. */
-Var *scope_release(Scope *s, Var *v);
-/* F32 filled with one value. */
-Var *scope_constant(Scope *s, int rank, const int64_t *shape, float value);
-void scope_end(Scope *s);
+#include "ttt/scope.h"
 
 /* One chunk of n tokens: [B,H,n,.]. */
 typedef struct Chunk {

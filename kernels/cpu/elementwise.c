@@ -141,6 +141,10 @@ static void unary_values(UnaryKind f, bool rough, float *y, const float *x, int6
         EACH(rsqrt_value);
     case UNARY_DRSQRT:
         EACH(drsqrt_value);
+    case UNARY_LOG:
+        EACH(log_value);
+    case UNARY_DLOG:
+        EACH(dlog_value);
     }
 }
 #undef EACH

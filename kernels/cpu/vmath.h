@@ -178,6 +178,14 @@ static inline float drsqrt_value(float x) {
     return -0.5f * r * r * r;
 }
 
+/* Of few values (momentum factors): the library's. */
+static inline float log_value(float x) {
+    return logf(x < 1e-30f ? 1e-30f : x);
+}
+static inline float dlog_value(float x) {
+    return x < 1e-30f ? 0.0f : 1.0f / x;
+}
+
 /* For BF16 values: within 6e-5 of gelu and 2e-4 of its slope, where BF16 itself rounds by up to
  * 4e-3 of the value. A third of the work: Phi(x) - 1/2 and gelu'(x) - 1/2 are odd, one polynomial
  * each. */

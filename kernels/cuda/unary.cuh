@@ -26,6 +26,8 @@ static __device__ __noinline__ float graph_function(UnaryKind f, float x) {
         const float r = x > 0.0f ? 1.0f / sqrtf(x) : 0.0f * x;
         return f == UNARY_RSQRT ? r : -0.5f * r * r * r;
     }
+    if (f == UNARY_LOG) return logf(x < 1e-30f ? 1e-30f : x);
+    if (f == UNARY_DLOG) return x < 1e-30f ? 0.0f : 1.0f / x;
     if (f == UNARY_D2SIGMOID) {
         const float e = expf(-fabsf(x)), t = 1.0f / (1.0f + e), s = x > 0.0f ? t : e * t;
         return e * t * t * (1.0f - 2.0f * s);

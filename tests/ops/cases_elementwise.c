@@ -180,6 +180,8 @@ const OpCase cases_elementwise[] = {
     {"unary", unary_body, {20011, UNARY_EXP, 3}, BOTH, 0},
     {"unary", rsqrt_body, {1003, UNARY_RSQRT}, BOTH, 0},
     {"unary", rsqrt_body, {1003, UNARY_DRSQRT}, BOTH, 0},
+    {"unary", rsqrt_body, {1003, UNARY_LOG}, BOTH, 0},
+    {"unary", rsqrt_body, {1003, UNARY_DLOG}, BOTH, 0},
     {"unary_mul", unary_mul_body, {777, UNARY_D2GELU_TANH, 2}, BOTH, 0},
     {"unary_mul", unary_mul_body, {777, UNARY_D2TANH, 2}, BOTH, 0},
     {"unary_mul", unary_mul_body, {1, UNARY_DSILU, 2}, BOTH, 0},

@@ -82,6 +82,9 @@ static Var *exponential(Tape *t, Var *const *in) {
 static Var *rsqrt_of_power(Tape *t, Var *const *in) {
     return op_rsqrt(t, op_exp(t, in[0]));
 }
+static Var *log_of_power(Tape *t, Var *const *in) {
+    return op_log(t, op_add(t, op_exp(t, in[0]), op_exp(t, op_scale(t, in[0], -0.5f)), 1));
+}
 /* The sign is a constant: only its factor has a gradient. */
 static Var *sign_times(Tape *t, Var *const *in) {
     return op_mul(t, op_sign(t, op_scale(t, op_exp(t, in[0]), -1.0f)), in[0]);
@@ -259,6 +262,7 @@ const GradientCase gradient_cases[] = {
     CASE("function_grad", "all", function_grads, {ACT(1, 33)}),
     CASE("exp", "", exponential, {ACT(1, 33)}),
     CASE("rsqrt", "", rsqrt_of_power, {ACT(1, 33)}),
+    CASE("log", "", log_of_power, {ACT(1, 33)}),
     CASE("sign", "", sign_times, {ACT(1, 33)}),
     {.op = "decay_scan",
      .variant = "scalar decay and start",

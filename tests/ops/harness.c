@@ -262,6 +262,10 @@ static double graph_function(UnaryKind f, double x) {
         return exp(x);
     case UNARY_RSQRT:
         return x > 0.0 ? 1.0 / sqrt(x) : 0.0;
+    case UNARY_LOG:
+        return log(fmax(x, 1e-30));
+    case UNARY_DLOG:
+        return x < 1e-30 ? 0.0 : 1.0 / x;
     case UNARY_DRSQRT:
         return x > 0.0 ? -0.5 / (x * sqrt(x)) : 0.0;
     default:
