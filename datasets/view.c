@@ -73,6 +73,17 @@ void view_mirror(uint8_t *pixels, ViewCamera *camera, int64_t width, int64_t hei
     camera->intrinsics[2] = (double)width - camera->intrinsics[2];
 }
 
+void view_tint(uint8_t *pixels, int64_t count, const float tint[4]) {
+    uint8_t table[3][256];
+    for (int c = 0; c < 3; c++)
+        for (int i = 0; i < 256; i++) {
+            const double x = 255.0 * (double)tint[1 + c] * pow(i / 255.0, (double)tint[0]);
+            table[c][i] = (uint8_t)(x < 255.0 ? lrint(x) : 255);
+        }
+    for (int64_t i = 0; i < count; i++)
+        for (int c = 0; c < 3; c++) pixels[3 * i + c] = table[c][pixels[3 * i + c]];
+}
+
 void view_scratch_free(ViewScratch *s) {
     image_scratch_free(&s->image);
     resize_scratch_free(&s->resize);

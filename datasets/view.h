@@ -43,6 +43,10 @@ void view_camera_pose(ViewCamera *c, const double w2c[12]);
  */
 void view_mirror(uint8_t *pixels, ViewCamera *camera, int64_t width, int64_t height);
 
+/* Other light, the same for every picture of a sample: value = gain (value / 255)^gamma 255, cut
+ * off at 255. */
+void view_tint(uint8_t *pixels, int64_t count, const float tint[4]);
+
 /* Work memory of view_load; zero-initialise, free at the end. One per thread. */
 typedef struct ViewScratch {
     ImageScratch image;
@@ -59,8 +63,12 @@ typedef struct ViewSample {
     int64_t scene;
     int inputs, targets;
     int64_t frames[VIEW_MAX];
-    bool mirror; /* for view_mirror(); only the view loader does it */
+    /* How training varies it, all its views alike; only the view loader does so. */
+    bool mirror;   /* view_mirror() */
+    int8_t crop;   /* in -2..2: crop_x = crop_y = 0.5 + crop / 4; 0: as the options say */
+    float tint[4]; /* view_tint(): gamma, gains of red, green, blue; gamma 0: none */
 } ViewSample;
+enum { VIEW_CROPS = 5 };
 
 /* Whether view v of the sample is as large as the first: pictures of differing sizes are
  * STATUS_DATA, since their cameras cannot come from one video. */

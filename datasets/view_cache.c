@@ -14,7 +14,7 @@ typedef struct Kept {
 struct ViewCache {
     pthread_mutex_t lock;
     int64_t *first; /* of each scene, in `kept` */
-    Kept **kept;    /* by scene and frame; NULL: not kept */
+    Kept **kept;    /* by scene, frame and crop; NULL: not kept */
     int64_t frames, left, pixel_bytes;
 };
 
@@ -32,7 +32,7 @@ Status view_cache_open(const SceneSet *set, const ViewOptions *o, int64_t bytes,
         c->first = block;
         for (int64_t i = 0; i < scene_set_count(set); i++) {
             c->first[i] = c->frames;
-            c->frames += scene_set_at(set, i)->count;
+            c->frames += VIEW_CROPS * scene_set_at(set, i)->count;
         }
         s = mem_alloc(&block, c->frames, sizeof(Kept *), "view cache");
     }
@@ -55,12 +55,16 @@ void view_cache_close(ViewCache *c) {
     mem_free(c);
 }
 
+static Kept **place_of(ViewCache *c, int64_t scene, int64_t frame, int crop) {
+    return &c->kept[c->first[scene] + VIEW_CROPS * frame + VIEW_CROPS / 2 + crop];
+}
+
 /* What is kept is never changed or freed before the end: the lock guards the pointer only. */
-bool view_cache_get(ViewCache *c, int64_t scene, int64_t frame, uint8_t *pixels, ViewCamera *camera,
-                    int64_t source[2]) {
+bool view_cache_get(ViewCache *c, int64_t scene, int64_t frame, int crop, uint8_t *pixels,
+                    ViewCamera *camera, int64_t source[2]) {
     if (c == NULL) return false;
     pthread_mutex_lock(&c->lock);
-    const Kept *k = c->kept[c->first[scene] + frame];
+    const Kept *k = *place_of(c, scene, frame, crop);
     pthread_mutex_unlock(&c->lock);
     if (k == NULL) return false;
     memcpy(pixels, k->pixels, (size_t)c->pixel_bytes);
@@ -69,11 +73,11 @@ bool view_cache_get(ViewCache *c, int64_t scene, int64_t frame, uint8_t *pixels,
     return true;
 }
 
-void view_cache_put(ViewCache *c, int64_t scene, int64_t frame, const uint8_t *pixels,
+void view_cache_put(ViewCache *c, int64_t scene, int64_t frame, int crop, const uint8_t *pixels,
                     const ViewCamera *camera, const int64_t source[2]) {
     if (c == NULL) return;
     int64_t bytes = (int64_t)sizeof(Kept) + c->pixel_bytes;
-    Kept **place = &c->kept[c->first[scene] + frame];
+    Kept **place = place_of(c, scene, frame, crop);
     pthread_mutex_lock(&c->lock);
     bool room = *place == NULL && c->left >= bytes;
     if (room) c->left -= bytes;

@@ -57,9 +57,12 @@ Status view_choose_list(void *user, int64_t n, int attempt, ViewSample *out) {
 
 static Status load_view(ViewLoader *l, const ViewSample *s, int v, ViewScratch *scratch,
                         uint8_t *pixels, ViewCamera *camera, int64_t size[2]) {
-    if (view_cache_get(l->cache, s->scene, s->frames[v], pixels, camera, size)) return STATUS_OK;
-    TRY(view_load(l->set, s->scene, s->frames[v], &l->o.view, scratch, pixels, camera, size));
-    view_cache_put(l->cache, s->scene, s->frames[v], pixels, camera, size);
+    ViewOptions o = l->o.view;
+    if (s->crop != 0) o.crop_x = o.crop_y = 0.5 + s->crop / 4.0;
+    if (view_cache_get(l->cache, s->scene, s->frames[v], s->crop, pixels, camera, size))
+        return STATUS_OK;
+    TRY(view_load(l->set, s->scene, s->frames[v], &o, scratch, pixels, camera, size));
+    view_cache_put(l->cache, s->scene, s->frames[v], s->crop, pixels, camera, size);
     return STATUS_OK;
 }
 
@@ -73,6 +76,8 @@ static Status load_sample(ViewLoader *l, const ViewSample *s, ViewScratch *scrat
         TRY(load_view(l, s, v, scratch, pixels + v * bytes, &cameras[v], size));
         if (v == 0) memcpy(first, size, sizeof first);
         TRY(view_same_size(l->set, s, v, first, size));
+        if (s->tint[0] > 0)
+            view_tint(pixels + v * bytes, l->o.view.width * l->o.view.height, s->tint);
         if (s->mirror)
             view_mirror(pixels + v * bytes, &cameras[v], l->o.view.width, l->o.view.height);
     }

@@ -37,6 +37,8 @@ Status view_recipe_check(const ViewRecipe *r) {
     if (r->gap_min < 1 || r->gap_max < r->gap_min)
         return status_set(STATUS_USAGE, "gaps from %lld to %lld: 1 <= min <= max is expected",
                           (long long)r->gap_min, (long long)r->gap_max);
+    if (!(r->tint >= 0 && r->tint <= 1))
+        return status_set(STATUS_USAGE, "tint %g: 0 to 1 is expected", r->tint);
     if (!(r->mirror >= 0 && r->mirror <= 1) || !(r->synthetic >= 0 && r->synthetic <= 1))
         return status_set(STATUS_USAGE, "mirrored %g, synthetic %g: shares of 0 to 1 are expected",
                           r->mirror, r->synthetic);
@@ -194,6 +196,16 @@ static Status draw_scene(const ViewSampler *s, int64_t scene, Rng *rng, ViewSamp
     return STATUS_OK;
 }
 
+static float draw_factor(Rng *rng, double width) {
+    return (float)exp(width * (2 * rng_uniform(rng) - 1));
+}
+
+static void draw_variation(const ViewRecipe *r, Rng *rng, ViewSample *out) {
+    out->mirror = r->mirror > 0 && rng_uniform(rng) < r->mirror;
+    out->crop = r->crop ? (int8_t)((int64_t)rng_below(rng, VIEW_CROPS) - VIEW_CROPS / 2) : 0;
+    for (int i = 0; i < 4; i++) out->tint[i] = r->tint > 0 ? draw_factor(rng, r->tint) : 0;
+}
+
 /* Sample n is number *k of its group: synthetic ones are spread evenly among the others. */
 static Group *group_of(ViewSampler *s, int64_t n, int64_t *k) {
     const double share = s->recipe.synthetic;
@@ -221,7 +233,7 @@ Status view_sampler_draw(ViewSampler *s, int64_t n, int attempt, ViewSample *out
         TRY(draw_scene(s, g->usable[turn], &rng, out, &drawn));
         turn = (int64_t)rng_below(&rng, (uint64_t)g->count);
     }
-    out->mirror = drawn && s->recipe.mirror > 0 && rng_uniform(&rng) < s->recipe.mirror;
+    if (drawn) draw_variation(&s->recipe, &rng, out);
     if (drawn) return STATUS_OK;
     return status_set(STATUS_DATA,
                       "no views for sample %lld after %d draws: too many pictures are missing",

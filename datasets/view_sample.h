@@ -9,8 +9,10 @@
 typedef struct ViewRecipe {
     int64_t gap_min, gap_max; /* between the first and the last view */
     int64_t inputs, targets;
-    bool clamp;    /* short scenes: gaps up to frames - 1 instead of leaving the scene out */
-    bool inside;   /* targets strictly between the inputs, as LVSM draws them */
+    bool clamp;  /* short scenes: gaps up to frames - 1 instead of leaving the scene out */
+    bool inside; /* targets strictly between the inputs, as LVSM draws them */
+    bool crop;   /* samples get one of VIEW_CROPS places of the crop, not the centre */
+    double tint; /* colours of a sample: gamma and gains of exp(-tint) to exp(tint); 0: as stored */
     double mirror; /* probability that a sample is mirrored (lact_nvs.md 12) */
     double
         synthetic; /* share of the samples that come from synthetic scenes; 0: scenes count alike */

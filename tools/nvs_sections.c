@@ -33,6 +33,10 @@ const Option scenes_options[] = {
      "short scenes: gaps up to what they have, instead of leaving them out"},
     {"inside", OPTION_BOOL, SCENES(inside), "false", 0, 0, NULL, "targets-inside",
      "targets strictly between the inputs"},
+    {"crop", OPTION_BOOL, SCENES(crop), "false", 0, 0, NULL, "vary-crop",
+     "samples are cropped at one of five places instead of the centre"},
+    {"tint", OPTION_FLOAT, SCENES(tint), "0", 0, 1, NULL, "tint",
+     "colours of a sample vary: gamma and gains of exp(-tint) to exp(tint)"},
     {"mirror", OPTION_FLOAT, SCENES(mirror), "0", 0, 1, NULL, "mirror",
      "share of the samples that are mirrored: pictures and cameras"},
     {"synthetic", OPTION_FLOAT, SCENES(synthetic), "0", 0, 1, NULL, "synthetic-share",
@@ -99,6 +103,8 @@ Status scenes_recipe(ViewRecipe *out) {
                         .targets = c->targets,
                         .clamp = c->clamp,
                         .inside = c->inside,
+                        .crop = c->crop,
+                        .tint = c->tint,
                         .mirror = c->mirror,
                         .synthetic = c->synthetic};
     if (c->inputs + c->targets > VIEW_MAX)

@@ -112,10 +112,12 @@ static void shares(void **state) {
     ViewRecipe r = view_recipe_re10k();
     ViewSampler *s, *again;
     ViewSample x, y;
-    int64_t seen[4] = {0}, mirrored = 0;
+    int64_t seen[4] = {0}, crops[VIEW_CROPS] = {0}, mirrored = 0;
     r.gap_max = 29;
     r.synthetic = 0.6;
     r.mirror = 0.5;
+    r.crop = true;
+    r.tint = 0.3;
     assert_ok(view_sampler_open(set, &r, 7, &s));
     assert_ok(view_sampler_open(set, &r, 7, &again));
     assert_int_equal(view_sampler_scenes(s), 4);
@@ -124,9 +126,12 @@ static void shares(void **state) {
         assert_ok(view_sampler_draw(s, n, 0, &x));
         seen[x.scene]++;
         mirrored += x.mirror;
+        crops[x.crop + VIEW_CROPS / 2]++;
+        for (int i = 0; i < 4; i++) assert_true(x.tint[i] > 0.74f && x.tint[i] < 1.35f);
     }
     assert_true(seen[3] >= 599 && seen[3] <= 601);
     for (int i = 0; i < 3; i++) assert_true(seen[i] >= 133 && seen[i] <= 134);
+    for (int i = 0; i < VIEW_CROPS; i++) assert_true(crops[i] > 150 && crops[i] < 250);
     assert_true(mirrored > 430 && mirrored < 570);
     for (int n = 999; n >= 0; n -= 31) {
         assert_ok(view_sampler_draw(s, n, n % 2, &x));
@@ -286,7 +291,8 @@ static SceneSet *make_pictures(char root[256]) {
     return set;
 }
 
-static uint32_t hash_batches(const SceneSet *set, int threads, int64_t cache, int64_t *failures) {
+static uint32_t hash_batches(const SceneSet *set, int threads, int64_t cache, bool vary,
+                             int64_t *failures) {
     ViewRecipe r = view_recipe_re10k();
     ViewSampler *sampler;
     ViewLoader *l;
@@ -297,6 +303,9 @@ static uint32_t hash_batches(const SceneSet *set, int threads, int64_t cache, in
     r.clamp = true;
     r.gap_min = 4;
     r.targets = 3;
+    r.crop = vary;
+    r.mirror = vary ? 0.5 : 0;
+    r.tint = vary ? 0.2 : 0;
     assert_ok(view_sampler_open(set, &r, 3, &sampler));
     ViewLoaderOptions o = {.view = view_options_default(8, 8),
                            .batch = 4,
@@ -334,12 +343,16 @@ static void loader_is_deterministic(void **state) {
     char root[256];
     int64_t live = mem_live(), failures, again;
     SceneSet *set = make_pictures(root);
-    uint32_t one = hash_batches(set, 1, 0, &failures);
-    assert_true(failures > 0);
-    assert_true(one == hash_batches(set, 4, 0, &again));
-    assert_int_equal(again, failures);
-    assert_true(one == hash_batches(set, 3, 1 << 20, &again));
-    assert_true(one == hash_batches(set, 2, 2000, &again));
+    uint32_t other = 0;
+    for (int vary = 0; vary < 2; vary++) {
+        uint32_t one = hash_batches(set, 1, 0, vary, &failures);
+        assert_true(failures > 0 && one != other);
+        other = one;
+        assert_true(one == hash_batches(set, 4, 0, vary, &again));
+        assert_int_equal(again, failures);
+        assert_true(one == hash_batches(set, 3, 1 << 20, vary, &again));
+        assert_true(one == hash_batches(set, 2, 2000, vary, &again));
+    }
     scene_set_close(set);
     assert_int_equal(mem_live(), live);
     remove_tree(root);
@@ -349,8 +362,9 @@ static void loader_of_a_list(void **state) {
     (void)state;
     char root[256];
     SceneSet *set = make_pictures(root);
-    ViewSample list[3] = {
-        {0, 1, 1, {0, 1}, false}, {1, 1, 1, {0, 5}, false}, {2, 1, 1, {3, 4}, false}};
+    ViewSample list[3] = {{0, 1, 1, {0, 1}, false, 0, {0}},
+                          {1, 1, 1, {0, 5}, false, 0, {0}},
+                          {2, 1, 1, {3, 4}, false, 0, {0}}};
     ViewLoader *l;
     ViewBatch b;
     int64_t sample;

@@ -140,12 +140,23 @@ static void a_mirrored_view_is_a_view(void **state) {
     assert_int_equal(pixels[0], 1);
 }
 
+static void a_tint_is_one_table(void **state) {
+    (void)state;
+    uint8_t pixels[] = {0, 100, 200, 255, 255, 255};
+    const float same[4] = {1, 1, 1, 1}, tint[4] = {2, 1, 0.5f, 4};
+    view_tint(pixels, 2, same);
+    const uint8_t before[] = {0, 100, 200, 255, 255, 255};
+    assert_memory_equal(pixels, before, sizeof before);
+    view_tint(pixels, 2, tint); /* 255 (200/255)^2 4 is cut off */
+    const uint8_t after[] = {0, 20, 255, 255, 128, 255};
+    assert_memory_equal(pixels, after, sizeof after);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(intrinsics_follow_the_crop),
-        cmocka_unit_test(pixels_follow_the_crop),
-        cmocka_unit_test(the_motorcycle_pair),
-        cmocka_unit_test(a_mirrored_view_is_a_view),
+        cmocka_unit_test(intrinsics_follow_the_crop), cmocka_unit_test(pixels_follow_the_crop),
+        cmocka_unit_test(the_motorcycle_pair),        cmocka_unit_test(a_mirrored_view_is_a_view),
+        cmocka_unit_test(a_tint_is_one_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
