@@ -34,7 +34,7 @@ typedef struct Command {
 
 /* The commands, in help order; NULL-terminated. */
 extern const Command *const commands[];
-extern const Command command_train, command_eval, command_classify, command_inspect,
+extern const Command command_train, command_eval, command_classify, command_inspect, command_export,
     command_data_check, command_data_synth, command_nvs_train, command_nvs_eval, command_nvs_render,
     command_psnr, command_bench;
 
