@@ -259,7 +259,7 @@ static Iteration iteration_of(const Round *m, const NewtonSchulz *s) {
     return it;
 }
 
-/* How many matrices at a time, each taking `words` times its size of 4 bytes of scratch. */
+/* How many matrices at a time, each taking `words` times its count of elements of 4 bytes. */
 static int64_t round_size(Tensor g, int64_t words) {
     const int64_t bytes = 4 * words * g.shape[1] * g.shape[2];
     const int64_t most = smaller(SCRATCH / bytes, MOST);
@@ -275,10 +275,9 @@ static Status forward_round(const Round *m, Tensor u, float *norms, Tensor g,
     Tensor x, result = u;
     TRY(take(m->d, it.type, m->n, it.r, it.c, &x));
     TRY(place(m->d, x, g, norms, tall));
-    if (tall) TRY(take(m->d, u.dtype, m->n, it.r, it.c, &result));
-    if (it.type == DTYPE_F32 && u.dtype != DTYPE_F32 && !tall)
-        TRY(take(m->d, DTYPE_F32, m->n, it.r, it.c, &result));
-    if (it.type == DTYPE_F32) result.dtype = DTYPE_F32;
+    const DType type = it.type == DTYPE_F32 ? DTYPE_F32 : u.dtype;
+    if (tall || type != u.dtype || !is_aligned(u.data, 16))
+        TRY(take(m->d, type, m->n, it.r, it.c, &result));
     TRY((chain_fits(&it) ? iterate_chain : iterate_blas)(&it, result.data, result.dtype, x.data));
     return result.data == u.data ? STATUS_OK : place(m->d, u, result, NULL, tall);
 }
@@ -322,7 +321,8 @@ static Status backward_round(const Round *m, Grad dg, Tensor du, Tensor g, const
 extern "C" Status newton_schulz_backward_cuda(Device *d, Grad dg, Tensor du, Tensor g, Tensor norms,
                                               NewtonSchulz s) {
     if (tensor_is_none(dg.t)) return STATUS_OK;
-    const int64_t size = round_size(g, 10 + 3 * s.steps);
+    /* BF16: X, A and B' of each step, half a word each, and what both ways need besides */
+    const int64_t size = round_size(g, s.bf16 ? 6 + 3 * s.steps / 2 : 10 + s.steps);
     Status status = STATUS_OK;
     for (int64_t i = 0; i < g.shape[0] && status == STATUS_OK; i += size) {
         const Round m = {d, smaller(size, g.shape[0] - i), g.shape[1], g.shape[2]};

@@ -1,11 +1,602 @@
+/* All products of a Newton-Schulz iteration in one kernel (Hopper, BF16 operands, F32 sums).
+ *
+ * A phase is one product of every matrix, result = alpha (sum of one or two terms a b) + beta s +
+ * gamma I, cut into tiles of 128 x 128. Symmetric results are computed on and below the diagonal
+ * and written twice. The tiles of all phases form one list, which persistent blocks go through with
+ * equal strides, so there is no gap between products; a tile waits until the phase before has
+ * finished its matrix. Waiting points backwards in the list and every block is resident: it ends.
+ *
+ * A block is three warpgroups: one thread streams operands through a ring in shared memory, and two
+ * makers take turns, so that one multiplies while the other rounds and writes its tile.
+ *
+ * Step forward:  A = XX';  B' = aI + bA + cAA;  X <- B'X.
+ * Step backward: H = dX X' + X dX';  Q = bH + c(HA + AH);  dX <- B'dX + QX.
+ */
+#include <stdlib.h>
+#include <string.h>
+
 #include "kernels/cuda/newton_schulz.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+#define TILE        128
+#define DEPTH       64 /* k per stage */
+#define STAGES      5
+#define BOX         64 /* rows and columns of what the copy engine moves at a time */
+#define STAGE_BYTES (4 * TILE_BYTES)
+#define THREADS     384
+#define SHARED      (STAGES * STAGE_BYTES + 2 * STAGE_BYTES + 1024 + 128)
+
+#define MAPS   (3 * NEWTON_SCHULZ_MOST + 4)
+#define PHASES (6 * NEWTON_SCHULZ_MOST)
+
+/* a, b, out: numbers of matrices' maps. */
+typedef struct Phase {
+    uint8_t a[2], b[2];
+    uint8_t out, terms;
+    bool turned;         /* b lies as [k, n], not as [n, k] */
+    bool symmetric;      /* tiles on and below the diagonal, each written twice */
+    int depth;           /* of one term */
+    int columns, across; /* of the result, in elements and tiles */
+    int tiles;           /* of one matrix */
+    float alpha, beta, gamma;
+    const bf16 *s;
+    float *wide; /* F32 result in the place of `out` */
+} Phase;
+
+typedef struct Chain {
+    CUtensorMap map[MAPS];
+    Phase phase[PHASES];
+    int phases, n, r;
+    int group; /* matrices that go through all phases together */
+    int tiles_each, tiles;
+    int *done; /* [phases][n]: finished tiles */
+} Chain;
+
+#if HAVE_SM90A
+
+/* ---- where a tile is ------------------------------------------------------------------------ */
+
+typedef struct Spot {
+    int phase, matrix, row, column;
+} Spot;
+
+static __device__ Spot spot_of(const Chain &c, int tile) {
+    const int whole = c.group * c.tiles_each, group = tile / whole, first = group * c.group;
+    const int size = min(c.group, c.n - first);
+    int left = tile - group * whole;
+    Spot s;
+    s.phase = 0;
+    while (left >= size * c.phase[s.phase].tiles) left -= size * c.phase[s.phase++].tiles;
+    const Phase &p = c.phase[s.phase];
+    s.matrix = first + left / p.tiles;
+    left %= p.tiles;
+    if (p.symmetric) {
+        for (s.row = 0; left > s.row; s.row++) left -= s.row + 1;
+        s.column = left;
+    } else {
+        s.row = left / p.across;
+        s.column = left % p.across;
+    }
+    s.row *= TILE;
+    s.column *= TILE;
+    return s;
+}
+
+static __device__ __forceinline__ int stages_of(const Phase &p) {
+    return p.terms * (p.depth / DEPTH);
+}
+
+/* ---- order between tiles -------------------------------------------------------------------- */
+
+static __device__ __forceinline__ void done_wait(const int *done, int tiles) {
+    int count;
+    do {
+        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(done) : "memory");
+    } while (count < tiles);
+    asm volatile("fence.proxy.async;" ::: "memory"); /* the copy engine reads what they wrote */
+}
+
+/* After the copy engine has written all of this thread's boxes. */
+static __device__ __forceinline__ void done_add(int *done) {
+    asm volatile("fence.proxy.async;" ::: "memory");
+    asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(done) : "memory");
+}
+
+/* ---- copies --------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ void box_store(const CUtensorMap *map, int x, int y,
+                                                 Shared from) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
+        "r"(x), "r"(y), "r"(from)
+        : "memory");
+}
+static __device__ __forceinline__ void boxes_commit(void) {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+/* Shared memory may be written again. */
+static __device__ __forceinline__ void boxes_wait_read(void) {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+static __device__ __forceinline__ void boxes_wait(void) {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+typedef struct Ring {
+    Shared data, staging, full, empty;
+} Ring;
+
+static __device__ void copier_run(const Ring &r, const Chain &c) {
+    int slot = 0;
+    for (int tile = blockIdx.x; tile < c.tiles; tile += gridDim.x) {
+        const Spot s = spot_of(c, tile);
+        const Phase &p = c.phase[s.phase];
+        const int y = s.matrix * c.r, per_term = p.depth / DEPTH;
+        if (s.phase > 0)
+            done_wait(c.done + (s.phase - 1) * c.n + s.matrix, c.phase[s.phase - 1].tiles);
+        for (int i = 0; i < stages_of(p); i++, slot++) {
+            const int stage = slot % STAGES, term = i >= per_term,
+                      k = (i - term * per_term) * DEPTH;
+            const CUtensorMap *a = &c.map[p.a[term]], *b = &c.map[p.b[term]];
+            const Shared full = r.full + 8 * stage, to = r.data + stage * STAGE_BYTES;
+            barrier_wait(r.empty + 8 * stage, slot / STAGES & 1 ^ 1);
+            barrier_expect(full, STAGE_BYTES);
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                box_fetch(to + j * TILE_BYTES, a, k, y + s.row + j * BOX, full);
+                if (p.turned)
+                    box_fetch(to + (2 + j) * TILE_BYTES, b, s.column + j * BOX, y + k, full);
+                else
+                    box_fetch(to + (2 + j) * TILE_BYTES, b, k, y + s.column + j * BOX, full);
+            }
+        }
+    }
+}
+
+/* ---- products ------------------------------------------------------------------------------- */
+
+#define D8(i)                                                                                      \
+    "%" #i "0, %" #i "1, %" #i "2, %" #i "3, %" #i "4, %" #i "5, %" #i "6, %" #i "7, %" #i         \
+    "8, %" #i "9, "
+#define LOW                                                                                        \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, " D8(1) D8(2) D8(3) D8(4) D8(5) "%60, %61, %62, "    \
+                                                                              "%63}"
+#define HIGH                                                                                       \
+    "{%64, %65, %66, %67, %68, %69, " D8(7) D8(8) D8(9) D8(10) D8(11) "%120, %121, %122, %123, "   \
+                                                                      "%124, %125, %126, %127}"
+/* 16 k of both halves; `step`: from one 16 k of b to the next, in units of 16 bytes. */
+#define PAIR(p, turned)                                                                            \
+    "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " LOW ", a0, b0, " p                    \
+    ", 1, 1, 0, " turned ";\n"                                                                     \
+    "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " HIGH ", a1, b0, " p                   \
+    ", 1, 1, 0, " turned ";\n"
+#define NEXT(step) "add.s64 a0, a0, 2;\nadd.s64 a1, a1, 2;\nadd.s64 b0, b0, " step ";\n"
+#define STAGE(step, turned)                                                                        \
+    "wgmma.fence.sync.aligned;\n" PAIR("keep", turned) NEXT(step) PAIR("1", turned) NEXT(step)     \
+        PAIR("1", turned) NEXT(step) PAIR("1", turned) "wgmma.commit_group.sync.aligned;\n"
+#define EIGHT(h, i)                                                                                \
+    "+f"(sum[h][i]), "+f"(sum[h][i + 1]), "+f"(sum[h][i + 2]), "+f"(sum[h][i + 3]),                \
+        "+f"(sum[h][i + 4]), "+f"(sum[h][i + 5]), "+f"(sum[h][i + 6]), "+f"(sum[h][i + 7])
+#define ALL(h)                                                                                     \
+    EIGHT(h, 0), EIGHT(h, 8), EIGHT(h, 16), EIGHT(h, 24), EIGHT(h, 32), EIGHT(h, 40),              \
+        EIGHT(h, 48), EIGHT(h, 56)
+
+/* The products of a stage, both ways that b may lie in one statement: a choice in C would join two
+ * sets of accumulators afterwards, and the compiler would wait for each product. */
+static __device__ __forceinline__ void stage_multiply(float (&sum)[2][64], uint64_t a0, uint64_t a1,
+                                                      uint64_t b, int keep, int turned) {
+    asm volatile("{\n.reg .pred keep, turned;\n.reg .b64 a0, a1, b0;\n"
+                 "setp.ne.b32 keep, %131, 0;\nsetp.ne.b32 turned, %132, 0;\n"
+                 "mov.b64 a0, %128;\nmov.b64 a1, %129;\nmov.b64 b0, %130;\n"
+                 "@turned bra.uni turned_over;\n" STAGE("2", "0") "bra over;\n"
+                                                                  "turned_over:\n" STAGE(
+                                                                      "128", "1") "over:\n}\n"
+                 : ALL(0), ALL(1)
+                 : "l"(a0), "l"(a1), "l"(b), "r"(keep), "r"(turned));
+}
+
+/* sum[half]: rows 64 half to 64 half + 63 of the tile. */
+static __device__ __forceinline__ void tile_multiply(float (&sum)[2][64], const Ring &r, int slot,
+                                                     int stages, int turned) {
+    const bool speaks = (threadIdx.x & 31) == 0;
+    Shared before = 0;
+    for (int i = 0; i < stages; i++, slot++) {
+        const int stage = slot % STAGES;
+        const Shared at = r.data + stage * STAGE_BYTES, b_at = at + 2 * TILE_BYTES;
+        barrier_wait(r.full + 8 * stage, slot / STAGES & 1);
+        stage_multiply(sum, operand_straight(at), operand_straight(at + TILE_BYTES),
+                       turned ? operand_turned(b_at) : operand_straight(b_at), i > 0, turned);
+        wgmma_wait<1>(); /* the stage before has been read */
+        if (before && speaks) barrier_arrive(before);
+        before = r.empty + 8 * stage;
+    }
+    wgmma_wait<0>();
+    if (speaks) barrier_arrive(before);
+}
+
+/* ---- results -------------------------------------------------------------------------------- */
+
+/* Accumulators 4 j + 2 e and the next one of half h are row 64 h + 16 warp + 8 e + lane / 4 and
+ * columns 8 j + 2 (lane % 4) and the next one. */
+
+/* sum <- alpha sum + beta s + gamma I. What lies beyond the matrix is left as it is. */
+static __device__ __forceinline__ void tile_combine(float (&sum)[2][64], const Chain &c,
+                                                    const Phase &p, const Spot &s) {
+    const int lane = threadIdx.x & 31, first = threadIdx.x / 32 % 4 * 16 + lane / 4;
+    const int right = lane % 4 * 2;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+#pragma unroll
+        for (int j = 0; j < 16; j++) {
+            const bool real = p.s && s.row + h * BOX < c.r && s.column + j / 8 * BOX < p.columns;
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int row = s.row + h * BOX + first + 8 * e, column = s.column + 8 * j + right;
+                float *v = &sum[h][4 * j + 2 * e];
+                uint32_t pair = 0;
+                if (real) /* past the first-level cache, which knows nothing of other blocks */
+                    pair = __ldcg((const unsigned *)(p.s +
+                                                     ((int64_t)s.matrix * c.r + row) * p.columns +
+                                                     column));
+                v[0] = p.alpha * v[0] + p.beta * low_of(pair);
+                v[1] = p.alpha * v[1] + p.beta * high_of(pair);
+                if (row == column) v[0] += p.gamma;
+                if (row == column + 1) v[1] += p.gamma;
+            }
+        }
+    }
+}
+
+static __device__ __forceinline__ void tile_put_wide(const float (&sum)[2][64], const Chain &c,
+                                                     const Phase &p, const Spot &s) {
+    const int lane = threadIdx.x & 31, first = threadIdx.x / 32 % 4 * 16 + lane / 4;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+#pragma unroll
+        for (int j = 0; j < 16; j++) {
+            if (s.row + h * BOX >= c.r || s.column + j / 8 * BOX >= p.columns) continue;
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int64_t row = (int64_t)s.matrix * c.r + s.row + h * BOX + first + 8 * e;
+                const int column = s.column + 8 * j + lane % 4 * 2;
+                *reinterpret_cast<float2 *>(p.wide + row * p.columns + column) =
+                    make_float2(sum[h][4 * j + 2 * e], sum[h][4 * j + 2 * e + 1]);
+            }
+        }
+    }
+}
+
+/* Eight neighbouring elements of the staging tile, four boxes of 64 x 64. */
+static __device__ __forceinline__ Shared staging_at(Shared staging, int row, int column) {
+    const Shared box = staging + ((row >> 6) * 2 + (column >> 6)) * TILE_BYTES;
+    return tile_at(box, row & 63, column >> 3 & 7);
+}
+
+/* Rounds the warp's part into the staging tile, as it is or mirrored. */
+template <bool MIRRORED>
+static __device__ __forceinline__ void tile_stage(const float (&sum)[2][64], Shared staging) {
+    const int l = threadIdx.x & 31, row0 = threadIdx.x / 32 % 4 * 16;
+    const int below = (l >> 3 & 1) * 8, right = (l >> 4) * 8, line = l & 7;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const float *v = &sum[h][8 * i];
+            const uint32_t f0 = pack2(v[0], v[1]), f1 = pack2(v[2], v[3]);
+            const uint32_t f2 = pack2(v[4], v[5]), f3 = pack2(v[6], v[7]);
+            if (MIRRORED) {
+                const Shared at = staging_at(staging, 16 * i + right + line, h * 64 + row0 + below);
+                asm volatile(
+                    "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(at),
+                    "r"(f0), "r"(f1), "r"(f2), "r"(f3)
+                    : "memory");
+            } else {
+                const Shared at = staging_at(staging, h * 64 + row0 + below + line, 16 * i + right);
+                asm volatile(
+                    "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(at),
+                    "r"(f0), "r"(f1), "r"(f2), "r"(f3)
+                    : "memory");
+            }
+        }
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* The boxes of the staging tile that lie in the matrix, to rows from `row`, columns from `column`.
+ */
+static __device__ __forceinline__ void staging_store(const CUtensorMap *map, Shared staging, int y,
+                                                     int row, int column, int rows, int columns) {
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 2; j++)
+            if (row + i * BOX < rows && column + j * BOX < columns)
+                box_store(map, column + j * BOX, y + row + i * BOX,
+                          staging + (2 * i + j) * TILE_BYTES);
+    boxes_commit();
+}
+
+static __device__ __forceinline__ void maker_sync(int which) {
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + which) : "memory");
+}
+
+/* One thread of the warpgroup speaks to the copy engine; when it comes here, its boxes of the tile
+ * before have been written. */
+static __device__ __forceinline__ void tile_finish(float (&sum)[2][64], Shared staging,
+                                                   const Chain &c, const Spot &s, int which) {
+    const Phase &p = c.phase[s.phase];
+    const bool speaks = threadIdx.x % 128 == 0;
+    const CUtensorMap *out = &c.map[p.out];
+    const int y = s.matrix * c.r;
+    tile_combine(sum, c, p, s);
+    if (p.wide) {
+        tile_put_wide(sum, c, p, s);
+        return;
+    }
+    maker_sync(which);
+    tile_stage<false>(sum, staging);
+    maker_sync(which);
+    if (speaks) staging_store(out, staging, y, s.row, s.column, c.r, p.columns);
+    if (p.symmetric && s.row != s.column) {
+        if (speaks) boxes_wait_read();
+        maker_sync(which);
+        tile_stage<true>(sum, staging);
+        maker_sync(which);
+        if (speaks) staging_store(out, staging, y, s.column, s.row, c.r, p.columns);
+    }
+    if (speaks) {
+        boxes_wait();
+        done_add(c.done + s.phase * c.n + s.matrix);
+    }
+}
+
+static __device__ __forceinline__ void maker_run(const Ring &r, const Chain &c, int which) {
+    const Shared staging = r.staging + which * STAGE_BYTES;
+    int slot = 0, turn = 0;
+    for (int tile = blockIdx.x; tile < c.tiles; tile += gridDim.x, turn ^= 1) {
+        const Spot s = spot_of(c, tile);
+        const Phase &p = c.phase[s.phase];
+        const int stages = stages_of(p);
+        if (turn == which) {
+            float sum[2][64];
+            tile_multiply(sum, r, slot, stages, p.turned);
+            tile_finish(sum, staging, c, s, which);
+        }
+        slot += stages;
+    }
+}
+
+static __device__ __forceinline__ Ring ring_init(Shared memory) {
+    Ring r;
+    r.data = (memory + 1023) & ~1023u;
+    r.staging = r.data + STAGES * STAGE_BYTES;
+    r.full = r.staging + 2 * STAGE_BYTES;
+    r.empty = r.full + 8 * STAGES;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(r.full + 8 * i, 1);
+            barrier_init(r.empty + 8 * i, 4); /* the warps of the maker that read it */
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    return r;
+}
+
+#endif
+
+__global__ void __launch_bounds__(THREADS, 1) chain_kernel(const __grid_constant__ Chain c) {
+#if HAVE_SM90A
+    extern __shared__ char memory[];
+    const Ring r = ring_init(shared_address(memory));
+    const int role = threadIdx.x / 128;
+    if (role == 0) {
+        registers_down<40>();
+        if (threadIdx.x == 0) copier_run(r, c);
+    } else {
+        registers_up<232>();
+        maker_run(r, c, role - 1);
+    }
+#endif
+}
+
+/* ---- host ----------------------------------------------------------------------------------- */
+
+typedef CUresult (*EncodeTiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                                const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                                const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+/* A BF16 matrix [rows, columns] in boxes of 64 x 64. */
+static Status map_boxes(CUtensorMap *map, const void *p, int64_t rows, int64_t columns) {
+    static EncodeTiled encode; /* the driver's function: the same for all devices */
+    if (!encode) {
+        void *entry = NULL;
+        cudaDriverEntryPointQueryResult found;
+        CUDA_TRY(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
+                                                  cudaEnableDefault, &found),
+                 "looking for cuTensorMapEncodeTiled");
+        if (!entry) return status_set(STATUS_DEVICE, "the driver has no cuTensorMapEncodeTiled");
+        encode = (EncodeTiled)entry;
+    }
+    const cuuint64_t size[2] = {(cuuint64_t)columns, (cuuint64_t)rows};
+    const cuuint64_t pitch[1] = {(cuuint64_t)columns * sizeof(bf16)};
+    const cuuint32_t box[2] = {BOX, BOX}, step[2] = {1, 1};
+    const CUresult code =
+        encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)p, size, pitch, box, step,
+               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (code != CUDA_SUCCESS)
+        return status_set(STATUS_DEVICE, "describing a matrix to the copy engine: error %d", code);
+    return STATUS_OK;
+}
+
+/* A chain being written down. */
+typedef struct Plan {
+    const Iteration *it;
+    Chain *c;
+    int maps;
+    const bf16 *memory[MAPS];
+} Plan;
+
+/* The number of a map of n matrices [r, columns], at p or in scratch. */
+static Status plan_matrix(Plan *plan, void *p, int64_t columns, int *number) {
+    const Iteration *it = plan->it;
+    const int64_t rows = it->n * it->r;
+    if (!p) TRY(scratch_take(it->d, sizeof(bf16) * rows * columns, &p));
+    *number = plan->maps++;
+    plan->memory[*number] = (const bf16 *)p;
+    return map_boxes(&plan->c->map[*number], p, rows, columns);
+}
+
+/* The next phase, with alpha 1 and one term; symmetric: of columns r. */
+static Phase *plan_phase(Plan *plan, int out, int a, int b, int64_t depth, bool symmetric) {
+    Chain *c = plan->c;
+    Phase *p = &c->phase[c->phases++];
+    const int down = (int)ceil_div(c->r, TILE);
+    p->a[0] = (uint8_t)a, p->b[0] = (uint8_t)b, p->out = (uint8_t)out;
+    p->terms = 1;
+    p->symmetric = symmetric;
+    p->turned = !symmetric;
+    p->depth = (int)depth;
+    p->columns = (int)(symmetric ? plan->it->r : plan->it->c);
+    p->across = (int)ceil_div(p->columns, TILE);
+    p->tiles = symmetric ? down * (down + 1) / 2 : down * p->across;
+    p->alpha = 1.0f;
+    c->tiles_each += p->tiles;
+    return p;
+}
+
+static void phase_second(Phase *p, int a, int b) {
+    p->a[1] = (uint8_t)a, p->b[1] = (uint8_t)b;
+    p->terms = 2;
+}
+
+static void plan_add(Plan *plan, Phase *p, int s, float beta, float gamma) {
+    p->s = plan->memory[s];
+    p->beta = beta;
+    p->gamma = gamma;
+}
+
+/* A = XX', B' = aI + bA + cAA. */
+static void plan_polynomial(Plan *plan, int a, int b, int x, const float *triple) {
+    plan_phase(plan, a, x, x, plan->it->c, true);
+    Phase *p = plan_phase(plan, b, a, a, plan->it->r, true);
+    p->alpha = triple[2];
+    plan_add(plan, p, a, triple[1], triple[0]);
+}
+
+/* What can be chosen for measurements: TTV_NEWTON_SCHULZ=blas, or the size of a group. */
+static int choice(void) {
+    const char *text = getenv("TTV_NEWTON_SCHULZ");
+    return text ? strcmp(text, "blas") == 0 ? -1 : atoi(text) : 0;
+}
+
+/* 24 matrices of 768 x 768: enough tiles that none waits, few enough that much of what a phase
+ * writes is still in the second-level cache when the next one reads it. */
+static Status plan_run(Plan *plan) {
+    Chain *c = plan->c;
+    Device *d = plan->it->d;
+    const size_t bytes = sizeof(int) * (size_t)(c->phases * c->n);
+    const int most = backend_of(d)->sm_count;
+    c->group = choice() > 0 ? choice() : (int)ceil_div(500, c->phase[0].tiles);
+    if (c->group > c->n) c->group = c->n;
+    c->tiles = c->n * c->tiles_each;
+    TRY(scratch_take(d, bytes, (void **)&c->done));
+    CUDA_TRY(cudaMemsetAsync(c->done, 0, bytes, stream_of(d)), "newton_schulz");
+    CUDA_TRY(
+        cudaFuncSetAttribute(chain_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED),
+        "newton_schulz");
+    const int blocks = c->tiles > most ? most : c->tiles;
+    chain_kernel<<<blocks, THREADS, SHARED, stream_of(d)>>>(*c);
+    return launched("newton_schulz");
+}
+
 bool chain_fits(const Iteration *it) {
-    (void)it;
-    return false;
+    return backend_of(it->d)->sm90a && it->type == DTYPE_BF16 && it->r % BOX == 0 &&
+           it->c % BOX == 0 && it->n * it->r < INT32_MAX && choice() >= 0;
 }
+
+static void plan_init(Plan *plan, Chain *c, const Iteration *it) {
+    memset(plan, 0, sizeof *plan);
+    memset(c, 0, sizeof *c);
+    plan->it = it;
+    plan->c = c;
+    c->n = (int)it->n, c->r = (int)it->r;
+}
+
 Status iterate_chain(const Iteration *it, void *u, DType type, void *x) {
-    return iterate_blas(it, u, type, x);
+    Chain c;
+    Plan plan;
+    int from, to, a, b, last;
+    plan_init(&plan, &c, it);
+    TRY(plan_matrix(&plan, x, it->c, &from));
+    TRY(plan_matrix(&plan, NULL, it->c, &to));
+    TRY(plan_matrix(&plan, NULL, it->r, &a));
+    TRY(plan_matrix(&plan, NULL, it->r, &b));
+    for (int k = 0; k < it->s->steps; k++) {
+        plan_polynomial(&plan, a, b, from, it->s->triple[k]);
+        plan_phase(&plan, to, b, from, it->r, false);
+        const int old = from;
+        from = to;
+        to = old;
+    }
+    Phase *end = &c.phase[c.phases - 1];
+    if (type == DTYPE_F32) {
+        end->wide = (float *)u;
+    } else {
+        TRY(plan_matrix(&plan, u, it->c, &last));
+        end->out = (uint8_t)last;
+    }
+    return plan_run(&plan);
 }
+
+/* Numbers of the maps of a backward. */
+typedef struct Kept {
+    int x[NEWTON_SCHULZ_MOST], a[NEWTON_SCHULZ_MOST], b[NEWTON_SCHULZ_MOST], h, q, d[2];
+} Kept;
+
+static Status keep(Plan *plan, Kept *m, void *dx, void *x) {
+    const int64_t r = plan->it->r, c = plan->it->c;
+    for (int k = 0; k < plan->it->s->steps; k++) {
+        TRY(plan_matrix(plan, k == 0 ? x : NULL, c, &m->x[k]));
+        TRY(plan_matrix(plan, NULL, r, &m->a[k]));
+        TRY(plan_matrix(plan, NULL, r, &m->b[k]));
+    }
+    TRY(plan_matrix(plan, NULL, r, &m->h));
+    TRY(plan_matrix(plan, NULL, r, &m->q));
+    TRY(plan_matrix(plan, dx, c, &m->d[0]));
+    return plan_matrix(plan, NULL, c, &m->d[1]);
+}
+
+/* dX in d[to] from dX in d[1 - to]. */
+static Phase *plan_step_back(Plan *plan, const Kept *m, int k, int to) {
+    const int x = m->x[k], d = m->d[1 - to];
+    const float *triple = plan->it->s->triple[k];
+    Phase *p = plan_phase(plan, m->h, d, x, plan->it->c, true);
+    phase_second(p, x, d);
+    p = plan_phase(plan, m->q, m->h, m->a[k], plan->it->r, true);
+    phase_second(p, m->a[k], m->h);
+    p->alpha = triple[2];
+    plan_add(plan, p, m->h, triple[1], 0.0f);
+    p = plan_phase(plan, m->d[to], m->b[k], d, plan->it->r, false);
+    phase_second(p, m->q, x);
+    return p;
+}
+
 Status iterate_chain_backward(const Iteration *it, float *dx0, void *dx, void *x) {
-    return iterate_blas_backward(it, dx0, dx, x);
+    Chain c;
+    Plan plan;
+    Kept m;
+    const int steps = it->s->steps;
+    int to = 1;
+    plan_init(&plan, &c, it);
+    TRY(keep(&plan, &m, dx, x));
+    for (int k = 0; k < steps; k++) {
+        plan_polynomial(&plan, m.a[k], m.b[k], m.x[k], it->s->triple[k]);
+        if (k + 1 < steps) plan_phase(&plan, m.x[k + 1], m.b[k], m.x[k], it->r, false);
+    }
+    for (int k = steps - 1; k >= 0; k--, to ^= 1) {
+        Phase *p = plan_step_back(&plan, &m, k, to);
+        if (k == 0) p->wide = dx0;
+    }
+    return plan_run(&plan);
 }
