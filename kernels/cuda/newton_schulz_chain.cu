@@ -28,6 +28,8 @@
 
 #define MAPS   (3 * NEWTON_SCHULZ_MOST + 4)
 #define PHASES (6 * NEWTON_SCHULZ_MOST)
+#define COVERS 136 /* sets of a symmetric result of at most 2048 rows */
+#define NOBODY 255 /* in a cover */
 
 /* a, b, out: numbers of matrices' maps. */
 typedef struct Phase {
@@ -37,7 +39,7 @@ typedef struct Phase {
     bool symmetric;      /* tiles on and below the diagonal, each written twice */
     int depth;           /* of one term */
     int columns, across; /* of the result, in elements and tiles */
-    int tiles;           /* of one matrix */
+    int tiles, sets;     /* of one matrix; a set is what the blocks of a cluster do together */
     float alpha, beta, gamma;
     const bf16 *s;
     float *wide; /* F32 result in the place of `out` */
@@ -48,8 +50,9 @@ typedef struct Chain {
     Phase phase[PHASES];
     int phases, n, r;
     int group; /* matrices that go through all phases together */
-    int tiles_each, tiles;
-    int *done; /* [phases][n]: finished tiles */
+    int sets_each, sets;
+    int *done;                /* [phases][n]: finished tiles */
+    uint8_t cover[COVERS][4]; /* of symmetric results: own tile row of each block, tile column */
 } Chain;
 
 #if HAVE_SM90A
@@ -58,24 +61,29 @@ typedef struct Chain {
 
 typedef struct Spot {
     int phase, matrix, row, column;
+    bool real; /* not only there to keep a cluster in step */
 } Spot;
 
-static __device__ Spot spot_of(const Chain &c, int tile) {
-    const int whole = c.group * c.tiles_each, group = tile / whole, first = group * c.group;
+/* The tile of block `rank` in a set. */
+template <int CLUSTER> static __device__ Spot spot_of(const Chain &c, int set, int rank) {
+    const int whole = c.group * c.sets_each, group = set / whole, first = group * c.group;
     const int size = min(c.group, c.n - first);
-    int left = tile - group * whole;
+    int left = set - group * whole;
     Spot s;
     s.phase = 0;
-    while (left >= size * c.phase[s.phase].tiles) left -= size * c.phase[s.phase++].tiles;
+    while (left >= size * c.phase[s.phase].sets) left -= size * c.phase[s.phase++].sets;
     const Phase &p = c.phase[s.phase];
-    s.matrix = first + left / p.tiles;
-    left %= p.tiles;
+    s.matrix = first + left / p.sets;
+    left %= p.sets;
     if (p.symmetric) {
-        for (s.row = 0; left > s.row; s.row++) left -= s.row + 1;
-        s.column = left;
+        const int own = c.cover[left][rank];
+        s.real = own != NOBODY;
+        s.row = s.real ? own : c.cover[left][0];
+        s.column = c.cover[left][CLUSTER];
     } else {
-        s.row = left / p.across;
+        s.row = left / p.across * CLUSTER + rank;
         s.column = left % p.across;
+        s.real = s.row * TILE < c.r;
     }
     s.row *= TILE;
     s.column *= TILE;
@@ -126,10 +134,11 @@ typedef struct Ring {
     Shared data, staging, full, empty;
 } Ring;
 
-static __device__ void copier_run(const Ring &r, const Chain &c) {
+/* The blocks of a cluster have the same tile column: each fetches half of b for both. */
+template <int CLUSTER> static __device__ void copier_run(const Ring &r, const Chain &c, int rank) {
     int slot = 0;
-    for (int tile = blockIdx.x; tile < c.tiles; tile += gridDim.x) {
-        const Spot s = spot_of(c, tile);
+    for (int set = blockIdx.x / CLUSTER; set < c.sets; set += gridDim.x / CLUSTER) {
+        const Spot s = spot_of<CLUSTER>(c, set, rank);
         const Phase &p = c.phase[s.phase];
         const int y = s.matrix * c.r, per_term = p.depth / DEPTH;
         if (s.phase > 0)
@@ -144,10 +153,13 @@ static __device__ void copier_run(const Ring &r, const Chain &c) {
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 box_fetch(to + j * TILE_BYTES, a, k, y + s.row + j * BOX, full);
-                if (p.turned)
-                    box_fetch(to + (2 + j) * TILE_BYTES, b, s.column + j * BOX, y + k, full);
+                if (CLUSTER == 2 && j != rank) continue;
+                const int bx = p.turned ? s.column + j * BOX : k;
+                const int by = p.turned ? y + k : y + s.column + j * BOX;
+                if (CLUSTER == 2)
+                    box_fetch_all(to + (2 + j) * TILE_BYTES, b, bx, by, full, 3);
                 else
-                    box_fetch(to + (2 + j) * TILE_BYTES, b, k, y + s.column + j * BOX, full);
+                    box_fetch(to + (2 + j) * TILE_BYTES, b, bx, by, full);
             }
         }
     }
@@ -196,9 +208,10 @@ static __device__ __forceinline__ void stage_multiply(float (&sum)[2][64], uint6
 }
 
 /* sum[half]: rows 64 half to 64 half + 63 of the tile. */
+template <int CLUSTER>
 static __device__ __forceinline__ void tile_multiply(float (&sum)[2][64], const Ring &r, int slot,
                                                      int stages, int turned) {
-    const bool speaks = (threadIdx.x & 31) == 0;
+    const int lane = threadIdx.x & 31;
     Shared before = 0;
     for (int i = 0; i < stages; i++, slot++) {
         const int stage = slot % STAGES;
@@ -207,11 +220,11 @@ static __device__ __forceinline__ void tile_multiply(float (&sum)[2][64], const 
         stage_multiply(sum, operand_straight(at), operand_straight(at + TILE_BYTES),
                        turned ? operand_turned(b_at) : operand_straight(b_at), i > 0, turned);
         wgmma_wait<1>(); /* the stage before has been read */
-        if (before && speaks) barrier_arrive(before);
+        if (before && lane < CLUSTER) barrier_arrive_at(before, lane);
         before = r.empty + 8 * stage;
     }
     wgmma_wait<0>();
-    if (speaks) barrier_arrive(before);
+    if (lane < CLUSTER) barrier_arrive_at(before, lane);
 }
 
 /* ---- results -------------------------------------------------------------------------------- */
@@ -326,6 +339,7 @@ static __device__ __forceinline__ void tile_finish(float (&sum)[2][64], Shared s
     const bool speaks = threadIdx.x % 128 == 0;
     const CUtensorMap *out = &c.map[p.out];
     const int y = s.matrix * c.r;
+    if (!s.real) return;
     tile_combine(sum, c, p, s);
     if (p.wide) {
         tile_put_wide(sum, c, p, s);
@@ -348,23 +362,25 @@ static __device__ __forceinline__ void tile_finish(float (&sum)[2][64], Shared s
     }
 }
 
-static __device__ __forceinline__ void maker_run(const Ring &r, const Chain &c, int which) {
+template <int CLUSTER>
+static __device__ __forceinline__ void maker_run(const Ring &r, const Chain &c, int rank,
+                                                 int which) {
     const Shared staging = r.staging + which * STAGE_BYTES;
     int slot = 0, turn = 0;
-    for (int tile = blockIdx.x; tile < c.tiles; tile += gridDim.x, turn ^= 1) {
-        const Spot s = spot_of(c, tile);
+    for (int set = blockIdx.x / CLUSTER; set < c.sets; set += gridDim.x / CLUSTER, turn ^= 1) {
+        const Spot s = spot_of<CLUSTER>(c, set, rank);
         const Phase &p = c.phase[s.phase];
         const int stages = stages_of(p);
         if (turn == which) {
             float sum[2][64];
-            tile_multiply(sum, r, slot, stages, p.turned);
+            tile_multiply<CLUSTER>(sum, r, slot, stages, p.turned);
             tile_finish(sum, staging, c, s, which);
         }
         slot += stages;
     }
 }
 
-static __device__ __forceinline__ Ring ring_init(Shared memory) {
+template <int CLUSTER> static __device__ __forceinline__ Ring ring_init(Shared memory) {
     Ring r;
     r.data = (memory + 1023) & ~1023u;
     r.staging = r.data + STAGES * STAGE_BYTES;
@@ -373,28 +389,31 @@ static __device__ __forceinline__ Ring ring_init(Shared memory) {
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_init(r.full + 8 * i, 1);
-            barrier_init(r.empty + 8 * i, 4); /* the warps of the maker that read it */
+            barrier_init(r.empty + 8 * i, 4 * CLUSTER); /* the warps of the makers at it */
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    __syncthreads();
+    cluster_sync();
     return r;
 }
 
 #endif
 
+template <int CLUSTER>
 __global__ void __launch_bounds__(THREADS, 1) chain_kernel(const __grid_constant__ Chain c) {
 #if HAVE_SM90A
     extern __shared__ char memory[];
-    const Ring r = ring_init(shared_address(memory));
-    const int role = threadIdx.x / 128;
+    const Ring r = ring_init<CLUSTER>(shared_address(memory));
+    const int role = threadIdx.x / 128, rank = CLUSTER == 1 ? 0 : cluster_rank();
     if (role == 0) {
         registers_down<40>();
-        if (threadIdx.x == 0) copier_run(r, c);
+        if (threadIdx.x == 0) copier_run<CLUSTER>(r, c, rank);
     } else {
         registers_up<232>();
-        maker_run(r, c, role - 1);
+        maker_run<CLUSTER>(r, c, rank, role - 1);
     }
+    __syncwarp();
+    cluster_sync(); /* no block ends while the other may still write to it */
 #endif
 }
 
@@ -433,7 +452,7 @@ static Status map_boxes(CUtensorMap *map, const void *p, int64_t rows, int64_t c
 typedef struct Plan {
     const Iteration *it;
     Chain *c;
-    int maps;
+    int maps, cluster, covers;
     const bf16 *memory[MAPS];
 } Plan;
 
@@ -460,8 +479,9 @@ static Phase *plan_phase(Plan *plan, int out, int a, int b, int64_t depth, bool 
     p->columns = (int)(symmetric ? plan->it->r : plan->it->c);
     p->across = (int)ceil_div(p->columns, TILE);
     p->tiles = symmetric ? down * (down + 1) / 2 : down * p->across;
+    p->sets = symmetric ? plan->covers : (int)ceil_div(down, plan->cluster) * p->across;
     p->alpha = 1.0f;
-    c->tiles_each += p->tiles;
+    c->sets_each += p->sets;
     return p;
 }
 
@@ -484,10 +504,80 @@ static void plan_polynomial(Plan *plan, int a, int b, int x, const float *triple
     plan_add(plan, p, a, triple[1], triple[0]);
 }
 
-/* What can be chosen for measurements: TTV_NEWTON_SCHULZ=blas, or the size of a group. */
-static int choice(void) {
+/* What can be chosen for measurements: TTV_NEWTON_SCHULZ=blas, or CLUSTER:GROUP. */
+typedef struct Choice {
+    bool blas;
+    int cluster, group;
+} Choice;
+
+static Choice choice(void) {
+    Choice c = {false, 2, 0};
     const char *text = getenv("TTV_NEWTON_SCHULZ");
-    return text ? strcmp(text, "blas") == 0 ? -1 : atoi(text) : 0;
+    if (text && strcmp(text, "blas") == 0) c.blas = true;
+    if (text && text[0] >= '1' && text[0] <= '2') c.cluster = text[0] - '0';
+    if (text && text[0] && text[1] == ':') c.group = atoi(text + 2);
+    return c;
+}
+
+static void cover_put(Plan *plan, int first, int second, int shared) {
+    uint8_t *set = plan->c->cover[plan->covers++];
+    set[0] = (uint8_t)first, set[1] = (uint8_t)(plan->cluster == 1 ? shared : second);
+    set[2] = (uint8_t)shared;
+}
+
+/* Tiles on and below the diagonal, in sets of two with a tile row in common: results are symmetric,
+ * so tile (i, j) may be computed as (j, i). Of each pair of columns one tile of the last row is
+ * left; those pair up along that row. */
+static void cover_pairs(Plan *plan, int side) {
+    int spare = NOBODY;
+    for (int j = 0; j < side; j++) {
+        int i = j;
+        for (; i + 1 < side; i += 2) cover_put(plan, i, i + 1, j);
+        if (i >= side) continue;
+        if (spare == NOBODY) { /* tile (side - 1, j) */
+            spare = j;
+        } else {
+            cover_put(plan, spare, j, side - 1);
+            spare = NOBODY;
+        }
+    }
+    if (spare != NOBODY) cover_put(plan, spare, NOBODY, side - 1);
+}
+
+static void cover_make(Plan *plan) {
+    const int side = (int)ceil_div(plan->c->r, TILE);
+    if (plan->cluster == 2) {
+        cover_pairs(plan, side);
+        return;
+    }
+    for (int j = 0; j < side; j++)
+        for (int i = j; i < side; i++) cover_put(plan, i, NOBODY, j);
+}
+
+template <int CLUSTER> static Status chain_launch(Device *d, const Chain *c) {
+    cudaLaunchAttribute attribute = {};
+    cudaLaunchConfig_t config = {};
+    int most = 0;
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = CLUSTER;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    config.blockDim = dim3(THREADS);
+    config.gridDim = dim3((unsigned)(backend_of(d)->sm_count / CLUSTER * CLUSTER));
+    config.dynamicSmemBytes = SHARED;
+    config.stream = stream_of(d);
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    CUDA_TRY(cudaFuncSetAttribute(chain_kernel<CLUSTER>,
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED),
+             "newton_schulz");
+    CUDA_TRY(cudaOccupancyMaxActiveClusters(&most, chain_kernel<CLUSTER>, &config),
+             "newton_schulz");
+    if (most > backend_of(d)->sm_count / CLUSTER) most = backend_of(d)->sm_count / CLUSTER;
+    if (most < 1) return status_set(STATUS_DEVICE, "newton_schulz: no room for a cluster");
+    if (most > c->sets) most = c->sets;
+    config.gridDim = dim3((unsigned)(most * CLUSTER));
+    CUDA_TRY(cudaLaunchKernelEx(&config, chain_kernel<CLUSTER>, *c), "newton_schulz");
+    return STATUS_OK;
 }
 
 /* 24 matrices of 768 x 768: enough tiles that none waits, few enough that much of what a phase
@@ -496,23 +586,18 @@ static Status plan_run(Plan *plan) {
     Chain *c = plan->c;
     Device *d = plan->it->d;
     const size_t bytes = sizeof(int) * (size_t)(c->phases * c->n);
-    const int most = backend_of(d)->sm_count;
-    c->group = choice() > 0 ? choice() : (int)ceil_div(500, c->phase[0].tiles);
+    const int wish = choice().group;
+    c->group = wish > 0 ? wish : (int)ceil_div(500, c->phase[0].tiles);
     if (c->group > c->n) c->group = c->n;
-    c->tiles = c->n * c->tiles_each;
+    c->sets = c->n * c->sets_each;
     TRY(scratch_take(d, bytes, (void **)&c->done));
     CUDA_TRY(cudaMemsetAsync(c->done, 0, bytes, stream_of(d)), "newton_schulz");
-    CUDA_TRY(
-        cudaFuncSetAttribute(chain_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED),
-        "newton_schulz");
-    const int blocks = c->tiles > most ? most : c->tiles;
-    chain_kernel<<<blocks, THREADS, SHARED, stream_of(d)>>>(*c);
-    return launched("newton_schulz");
+    return plan->cluster == 2 ? chain_launch<2>(d, c) : chain_launch<1>(d, c);
 }
 
 bool chain_fits(const Iteration *it) {
     return backend_of(it->d)->sm90a && it->type == DTYPE_BF16 && it->r % BOX == 0 &&
-           it->c % BOX == 0 && it->n * it->r < INT32_MAX && choice() >= 0;
+           it->c % BOX == 0 && it->r <= 2048 && it->n * it->r < INT32_MAX && !choice().blas;
 }
 
 static void plan_init(Plan *plan, Chain *c, const Iteration *it) {
@@ -520,7 +605,9 @@ static void plan_init(Plan *plan, Chain *c, const Iteration *it) {
     memset(c, 0, sizeof *c);
     plan->it = it;
     plan->c = c;
+    plan->cluster = choice().cluster;
     c->n = (int)it->n, c->r = (int)it->r;
+    cover_make(plan);
 }
 
 Status iterate_chain(const Iteration *it, void *u, DType type, void *x) {
