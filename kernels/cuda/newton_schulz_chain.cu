@@ -132,6 +132,7 @@ static __device__ __forceinline__ void boxes_wait(void) {
 
 typedef struct Ring {
     Shared data, staging, full, empty;
+    Shared turn; /* of each maker: the other one has waited for all its stages */
 } Ring;
 
 /* The blocks of a cluster have the same tile column: each fetches half of b for both. */
@@ -207,10 +208,12 @@ static __device__ __forceinline__ void stage_multiply(float (&sum)[2][64], uint6
                  : "l"(a0), "l"(a1), "l"(b), "r"(keep), "r"(turned));
 }
 
-/* sum[half]: rows 64 half to 64 half + 63 of the tile. */
+/* sum[half]: rows 64 half to 64 half + 63 of the tile. Barriers of stages tell odd rounds from even
+ * ones, no more, so a maker begins to wait for its stages when the other one has no more to wait
+ * for. */
 template <int CLUSTER>
 static __device__ __forceinline__ void tile_multiply(float (&sum)[2][64], const Ring &r, int slot,
-                                                     int stages, int turned) {
+                                                     int stages, int turned, Shared other) {
     const int lane = threadIdx.x & 31;
     Shared before = 0;
     for (int i = 0; i < stages; i++, slot++) {
@@ -223,6 +226,7 @@ static __device__ __forceinline__ void tile_multiply(float (&sum)[2][64], const 
         if (before && lane < CLUSTER) barrier_arrive_at(before, lane);
         before = r.empty + 8 * stage;
     }
+    if (lane == 0) barrier_arrive(other);
     wgmma_wait<0>();
     if (lane < CLUSTER) barrier_arrive_at(before, lane);
 }
@@ -366,14 +370,16 @@ template <int CLUSTER>
 static __device__ __forceinline__ void maker_run(const Ring &r, const Chain &c, int rank,
                                                  int which) {
     const Shared staging = r.staging + which * STAGE_BYTES;
-    int slot = 0, turn = 0;
+    int slot = 0, turn = 0, round = which ^ 1;
     for (int set = blockIdx.x / CLUSTER; set < c.sets; set += gridDim.x / CLUSTER, turn ^= 1) {
         const Spot s = spot_of<CLUSTER>(c, set, rank);
         const Phase &p = c.phase[s.phase];
         const int stages = stages_of(p);
         if (turn == which) {
             float sum[2][64];
-            tile_multiply<CLUSTER>(sum, r, slot, stages, p.turned);
+            barrier_wait(r.turn + 8 * which, round);
+            tile_multiply<CLUSTER>(sum, r, slot, stages, p.turned, r.turn + 8 * (which ^ 1));
+            round ^= 1;
             tile_finish(sum, staging, c, s, which);
         }
         slot += stages;
@@ -386,7 +392,9 @@ template <int CLUSTER> static __device__ __forceinline__ Ring ring_init(Shared m
     r.staging = r.data + STAGES * STAGE_BYTES;
     r.full = r.staging + 2 * STAGE_BYTES;
     r.empty = r.full + 8 * STAGES;
+    r.turn = r.empty + 8 * STAGES;
     if (threadIdx.x == 0) {
+        for (int i = 0; i < 2; i++) barrier_init(r.turn + 8 * i, 4);
         for (int i = 0; i < STAGES; i++) {
             barrier_init(r.full + 8 * i, 1);
             barrier_init(r.empty + 8 * i, 4 * CLUSTER); /* the warps of the makers at it */
