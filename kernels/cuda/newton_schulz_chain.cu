@@ -519,9 +519,9 @@ typedef struct Choice {
 } Choice;
 
 static Choice choice(void) {
-    Choice c = {false, 2, 0};
+    Choice c = {true, 2, 0}; /* not the default before it has run on a card */
     const char *text = getenv("TTV_NEWTON_SCHULZ");
-    if (text && strcmp(text, "blas") == 0) c.blas = true;
+    if (text) c.blas = strcmp(text, "blas") == 0;
     if (text && text[0] >= '1' && text[0] <= '2') c.cluster = text[0] - '0';
     if (text && text[0] && text[1] == ':') c.group = atoi(text + 2);
     return c;
