@@ -25,11 +25,21 @@ typedef struct FastStep {
  * receive G and W'; without them both are dropped. */
 Var *fast_read_state(Tape *t, Var *q, Var *k, Var *p, Var *w, FastStep s, Var **g, Var **u);
 
+/* W' alone. */
+Var *fast_write_state(Tape *t, Var *k, Var *p, Var *w, FastStep s);
+
 /* The same Y through `scores` = Q K' [B,h,N,N]; no W' exists. */
 Var *fast_read_pairs(Tape *t, Var *q, Var *k, Var *scores, Var *p, Var *w, FastStep s);
 
 /* Depthwise branch in pair form: q, k, v F32 [B,N,d] maps, w3 [d,1,3,3] -> F32 [B,d,N,1]. */
 Var *dwc_pairs(Tape *t, Var *q, Var *k, Var *v, Var *w3, int64_t height, int64_t width, FastStep s);
+
+/* One GLU branch, q, k, v F32 [B,h,N,d] -> O [B,h,N,d], and one depthwise branch, q, k, v F32
+ * [B,N,d] -> [B,H,W,d] ([B,d,N,1] in PAIRS), COMPOSED or PAIRS by m->form, with the weights of m
+ * (w1, w2 and w3) and its variant. */
+Var *vittt_glu_branch(const VitttMixer *m, Tape *t, Var *q, Var *k, Var *v);
+Var *vittt_dwc_branch(const VitttMixer *m, Tape *t, Var *q, Var *k, Var *v, int64_t height,
+                      int64_t width);
 
 /* cat [B,N,C+d] in the dtype of the packed qkv [B,N,3C+3d], both branches, COMPOSED or PAIRS by
  * m->form. */

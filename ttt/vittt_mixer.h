@@ -31,6 +31,8 @@ typedef struct VitttVariant {
     bool ascend_glu, ascend_dwc; /* gradient ascent */
     bool query_is_key;
     bool raw_glu, raw_dwc; /* no soft norm */
+    int64_t steps; /* inner steps; 0: 1. More than one in COMPOSED alone: the token-pair form of a
+                      step needs a gradient that earlier steps did not move */
 } VitttVariant;
 
 /* By the golden file's names: base, ga_fork, ga_both, q_is_k, v1_only_w1, v3_linear_paper,

@@ -50,5 +50,5 @@ Status vittt_variant_by_name(const char *name, VitttVariant *out) {
 
 bool vittt_variant_is_base(VitttVariant v) {
     return v.loss == VITTT_DOT && v.gate == VITTT_GATE_BOTH && !v.ascend_glu && !v.ascend_dwc &&
-           !v.query_is_key && !v.raw_glu && !v.raw_dwc;
+           !v.query_is_key && !v.raw_glu && !v.raw_dwc && v.steps <= 1;
 }

@@ -40,7 +40,8 @@ typedef struct GoldenKind {
 extern const GoldenKind *const golden_kinds[];
 extern const GoldenKind golden_kind_vittt, golden_kind_image, golden_kind_lact_layer,
     golden_kind_lact_nvs, golden_kind_newton_schulz;
-extern const GoldenKind golden_kind_graph, golden_kind_chunked, golden_kind_lact_causal;
+extern const GoldenKind golden_kind_graph, golden_kind_chunked, golden_kind_lact_causal,
+    golden_kind_fast_vittt;
 
 /* A tensor of the file in double precision; free with mem_free(values). Of more than four
  * dimensions the first ones are folded into one. */
