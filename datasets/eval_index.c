@@ -160,6 +160,8 @@ Status eval_index_write(const EvalIndex *x, const char *path) {
 
 /* ---- generating ---- */
 
+enum { DRAWS = 100 }; /* of a scene whose cameras turn */
+
 /* Frames that have pictures, in order. */
 static int64_t list_present(const Scene *s, int64_t *list) {
     int64_t count = 0;
@@ -170,8 +172,8 @@ static int64_t list_present(const Scene *s, int64_t *list) {
 
 /* Inputs spread over a window of the pictures; targets strictly between first and last, one from
  * each of as many equal parts, so that they are spread too. */
-static bool choose_views(const ViewRecipe *r, Rng *rng, const int64_t *list, int64_t count,
-                         ViewSample *out) {
+static bool choose_views(const ViewRecipe *r, const Scene *s, Rng *rng, const int64_t *list,
+                         int64_t count, ViewSample *out) {
     int64_t low = r->gap_min, high = r->gap_max, least = r->targets + 1;
     if (least < r->inputs - 1) least = r->inputs - 1;
     if (high > count - 1) high = count - 1;
@@ -181,6 +183,8 @@ static bool choose_views(const ViewRecipe *r, Rng *rng, const int64_t *list, int
     if (high > count - 1) return false;
     int64_t gap = low + (int64_t)rng_below(rng, (uint64_t)(high - low + 1));
     const int64_t *from = list + rng_below(rng, (uint64_t)(count - gap));
+    if (r->turn_max > 0 && view_turn(&s->frames[from[0]], &s->frames[from[gap]]) > r->turn_max)
+        return false;
     for (int64_t i = 0; i < r->inputs; i++) out->frames[i] = from[i * gap / (r->inputs - 1)];
     for (int64_t i = 0; i < r->targets; i++) {
         int64_t a = 1 + i * (gap - 1) / r->targets, b = 1 + (i + 1) * (gap - 1) / r->targets;
@@ -199,11 +203,14 @@ static Status generate_entry(const Scene *s, const ViewRecipe *r, uint64_t seed,
     if (!scene_usable(s)) return set_reason(e, EVAL_NULL, scene_reason(s, reason, sizeof reason));
     TRY(mem_alloc(&list, s->count, sizeof(int64_t), "frames to choose from"));
     Rng rng = rng_stream(seed, RNG_VIEWS, UINT32_MAX, crc32c(0, s->name, strlen(s->name)));
-    bool chosen = choose_views(r, &rng, list, list_present(s, list), &e->sample);
+    const int64_t count = list_present(s, list);
+    bool chosen = choose_views(r, s, &rng, list, count, &e->sample);
+    for (int i = 0; i < DRAWS && r->turn_max > 0 && !chosen; i++)
+        chosen = choose_views(r, s, &rng, list, count, &e->sample);
     mem_free(list);
     if (chosen) return STATUS_OK;
-    snprintf(reason, sizeof reason, "%s: too short: %lld pictures", s->camera_file,
-             (long long)(s->count - s->missing));
+    snprintf(reason, sizeof reason, "%s: too short%s: %lld pictures", s->camera_file,
+             r->turn_max > 0 ? ", or turning too fast" : "", (long long)(s->count - s->missing));
     return set_reason(e, EVAL_NULL, reason);
 }
 

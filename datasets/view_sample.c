@@ -7,7 +7,7 @@
 #include "core/rng.h"
 
 /* Draws of one sample before the scene is given up: gaps may not fit, pictures may be missing. */
-enum { DRAWS = 200 };
+enum { DRAWS = 200, SAME_SCENE = 8 };
 
 /* Scenes that are drawn alike. */
 typedef struct Group {
@@ -29,6 +29,13 @@ ViewRecipe view_recipe_re10k(void) {
     return (ViewRecipe){.gap_min = 25, .gap_max = 192, .inputs = 2, .targets = 6};
 }
 
+double view_turn(const SceneFrame *a, const SceneFrame *b) {
+    double trace = 0; /* of Ra' Rb: 1 + 2 cos(turn) */
+    for (int r = 0; r < 3; r++)
+        for (int k = 0; k < 3; k++) trace += a->w2c[4 * r + k] * b->w2c[4 * r + k];
+    return acos(fmin(1, fmax(-1, (trace - 1) / 2))) * 180 / acos(-1);
+}
+
 Status view_recipe_check(const ViewRecipe *r) {
     if (r->inputs < 2 || r->targets < 1 || r->inputs + r->targets > VIEW_MAX)
         return status_set(STATUS_USAGE,
@@ -37,6 +44,9 @@ Status view_recipe_check(const ViewRecipe *r) {
     if (r->gap_min < 1 || r->gap_max < r->gap_min)
         return status_set(STATUS_USAGE, "gaps from %lld to %lld: 1 <= min <= max is expected",
                           (long long)r->gap_min, (long long)r->gap_max);
+    if (!(r->turn_max >= 0 && r->turn_max <= 180))
+        return status_set(STATUS_USAGE, "turns of at most %g degrees: 0 to 180 is expected",
+                          r->turn_max);
     if (!(r->tint >= 0 && r->tint <= 1))
         return status_set(STATUS_USAGE, "tint %g: 0 to 1 is expected", r->tint);
     if (!(r->mirror >= 0 && r->mirror <= 1) || !(r->synthetic >= 0 && r->synthetic <= 1))
@@ -176,6 +186,8 @@ static bool draw_views(const ViewRecipe *r, const Scene *s, Rng *rng, int64_t *l
     if (gap > last) return false;
     int64_t start = (int64_t)rng_below(rng, (uint64_t)(last - gap + 1));
     if (s->frames[start].image < 0 || s->frames[start + gap].image < 0) return false;
+    if (r->turn_max > 0 && view_turn(&s->frames[start], &s->frames[start + gap]) > r->turn_max)
+        return false;
     int64_t count = present(s, start, start + gap, list), skip = r->inside ? 1 : 0;
     if (count < r->inputs || count - 2 * skip < r->targets) return false;
     choose_inputs(list, count, r->inputs, out->frames);
@@ -190,7 +202,8 @@ static Status draw_scene(const ViewSampler *s, int64_t scene, Rng *rng, ViewSamp
     const Scene *one = scene_set_at(s->set, scene);
     void *list;
     TRY(mem_alloc(&list, one->count, sizeof(int64_t), "frames to choose from"));
-    *drawn = draw_views(&s->recipe, one, rng, list, out);
+    const int draws = s->recipe.turn_max > 0 ? SAME_SCENE : 1;
+    for (int i = 0; i < draws && !*drawn; i++) *drawn = draw_views(&s->recipe, one, rng, list, out);
     out->scene = scene;
     mem_free(list);
     return STATUS_OK;

@@ -9,9 +9,11 @@
 typedef struct ViewRecipe {
     int64_t gap_min, gap_max; /* between the first and the last view */
     int64_t inputs, targets;
-    bool clamp;  /* short scenes: gaps up to frames - 1 instead of leaving the scene out */
-    bool inside; /* targets strictly between the inputs, as LVSM draws them */
-    bool crop;   /* samples get one of VIEW_CROPS places of the crop, not the centre */
+    bool clamp;      /* short scenes: gaps up to frames - 1 instead of leaving the scene out */
+    bool inside;     /* targets strictly between the inputs, as LVSM draws them */
+    double turn_max; /* degrees between the first and the last camera at most, so that pictures
+                        overlap; 0: any. Draws beyond it are repeated */
+    bool crop;       /* samples get one of VIEW_CROPS places of the crop, not the centre */
     double tint; /* colours of a sample: gamma and gains of exp(-tint) to exp(tint); 0: as stored */
     double mirror; /* probability that a sample is mirrored (lact_nvs.md 12) */
     double
@@ -19,6 +21,8 @@ typedef struct ViewRecipe {
 } ViewRecipe;
 /* 25 to 192, 2 inputs, 6 targets of start..end inclusive. */
 ViewRecipe view_recipe_re10k(void);
+/* Degrees by which the second camera is turned against the first. */
+double view_turn(const SceneFrame *a, const SceneFrame *b);
 /* STATUS_USAGE when its numbers contradict each other. */
 Status view_recipe_check(const ViewRecipe *r);
 

@@ -8,6 +8,7 @@ typedef struct EvalOptions {
     char checkpoint[CONFIG_TEXT], root[CONFIG_TEXT], split[CONFIG_TEXT];
     char index[CONFIG_TEXT], write_index[CONFIG_TEXT];
     int weights; /* WeightsChoice */
+    double turn_max;
     int64_t gap_min, gap_max, inputs, targets, seed;
 } EvalOptions;
 
@@ -34,6 +35,8 @@ static const Option eval_options[] = {
      "generated index: input views of a scene"},
     {"targets", OPTION_INT, FIELD(targets), "3", 1, VIEW_MAX - 1, NULL, "targets",
      "generated index: target views of a scene"},
+    {"turn_max", OPTION_FLOAT, FIELD(turn_max), "0", 0, 180, NULL, "turn-max",
+     "generated index: most degrees between the first and the last camera; 0: any"},
     {"seed", OPTION_INT, FIELD(seed), "0", 0, 9.0e15, NULL, "seed", "of the generated index"},
     {0},
 };
@@ -57,7 +60,8 @@ static Status find_index(NvsEval *e) {
                           .gap_max = options.gap_max,
                           .inputs = options.inputs,
                           .targets = options.targets,
-                          .clamp = true};
+                          .clamp = true,
+                          .turn_max = options.turn_max};
     if (options.index[0]) {
         TRY(eval_index_read(options.index, &e->index));
     } else {

@@ -15,8 +15,9 @@ typedef struct ScenesConfig {
     int64_t gap_min, gap_max, inputs, targets;
     bool clamp, inside;
     bool crop;
-    double tint, mirror, synthetic; /* the last two: shares of the samples */
-    int64_t val_scenes;             /* at most */
+    double turn_max, tint;
+    double mirror, synthetic; /* shares of the samples */
+    int64_t val_scenes;       /* at most */
     int64_t cache_mb, workers;
 } ScenesConfig;
 

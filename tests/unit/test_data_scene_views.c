@@ -153,6 +153,55 @@ static void shares(void **state) {
     remove_tree(root);
 }
 
+/* A camera that turns by 3 degrees a frame: gaps of up to 4 stay below 13 degrees. */
+static void turns(void **state) {
+    (void)state;
+    char root[256], *text = malloc(1 << 16), name[100];
+    size_t used = (size_t)sprintf(text, "url\n");
+    make_temp(root);
+    for (int f = 0; f < 30; f++) {
+        const double a = f * 3 * acos(-1) / 180;
+        used += (size_t)sprintf(text + used,
+                                "%d .5 .5 .5 .5 0 0 %.15g 0 %.15g 0 0 1 0 0 %.15g 0 %.15g 0\n",
+                                f * 33000, cos(a), sin(a), -sin(a), cos(a));
+        sprintf(name, "train/0000000000000000/%d.png", f * 33000);
+        put_text(root, name, "");
+    }
+    put_text(root, "train/0000000000000000.txt", text);
+    free(text);
+    SceneSet *set;
+    assert_ok(scene_set_open(root, NULL, &set));
+    const Scene *scene = scene_set_at(set, 0);
+    assert_true(fabs(view_turn(&scene->frames[3], &scene->frames[20]) - 51) < 1e-9);
+    assert_true(view_turn(&scene->frames[3], &scene->frames[3]) < 1e-6);
+    ViewRecipe r = {.gap_min = 3, .gap_max = 12, .inputs = 2, .targets = 2, .turn_max = 13};
+    ViewSampler *s;
+    ViewSample x;
+    int64_t seen[5] = {0};
+    assert_ok(view_sampler_open(set, &r, 7, &s));
+    for (int n = 0; n < 200; n++) {
+        assert_ok(view_sampler_draw(s, n, 0, &x));
+        const int64_t gap = x.frames[1] - x.frames[0];
+        assert_true(gap == 3 || gap == 4);
+        seen[gap]++;
+    }
+    assert_true(seen[3] > 50 && seen[4] > 50);
+    view_sampler_close(s);
+    EvalIndex index;
+    assert_ok(eval_index_generate(set, &r, 5, &index));
+    const int64_t *frames = index.entries[0].sample.frames;
+    assert_true(frames[1] - frames[0] == 3 || frames[1] - frames[0] == 4);
+    eval_index_free(&index);
+    r.turn_max = 5;
+    assert_ok(eval_index_generate(set, &r, 5, &index));
+    assert_non_null(strstr(index.entries[0].reason, "turning too fast"));
+    eval_index_free(&index);
+    r.turn_max = 181;
+    assert_int_equal(view_sampler_open(set, &r, 7, &s), STATUS_USAGE);
+    scene_set_close(set);
+    remove_tree(root);
+}
+
 /* ---- indices ---- */
 
 static void index_states(void **state) {
@@ -447,11 +496,17 @@ static void real_samples(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_recipe),       cmocka_unit_test(short_scenes),
-        cmocka_unit_test(shares),           cmocka_unit_test(index_states),
-        cmocka_unit_test(bad_indices),      cmocka_unit_test(generated_index),
-        cmocka_unit_test(official_index),   cmocka_unit_test(loader_is_deterministic),
-        cmocka_unit_test(loader_of_a_list), cmocka_unit_test(real_samples),
+        cmocka_unit_test(the_recipe),
+        cmocka_unit_test(short_scenes),
+        cmocka_unit_test(shares),
+        cmocka_unit_test(turns),
+        cmocka_unit_test(index_states),
+        cmocka_unit_test(bad_indices),
+        cmocka_unit_test(generated_index),
+        cmocka_unit_test(official_index),
+        cmocka_unit_test(loader_is_deterministic),
+        cmocka_unit_test(loader_of_a_list),
+        cmocka_unit_test(real_samples),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
