@@ -7,12 +7,15 @@
 /* Four channels at a time: the fourth is padding that makes loads and sums whole vectors. They go
  * through pointers, since how such vectors are passed depends on the processor. */
 typedef double Channels __attribute__((vector_size(32)));
-typedef int32_t Levels __attribute__((vector_size(16)));
-typedef uint8_t Pixel __attribute__((vector_size(4)));
+typedef int32_t Pixel __attribute__((vector_size(16)));
 
+/* The cubic of a point on the first pixel's half reaches two pixels beyond the edge. */
+enum { BORDER = 2 };
+
+/* The picture with its edge pixels repeated around it. */
 typedef struct Source {
-    const uint8_t *pixels; /* [height, width, 4] */
-    int64_t width, height;
+    const int32_t *origin; /* of pixel (0, 0); 4 numbers a pixel, which convert at once */
+    int64_t width, height, pitch;
 } Source;
 
 Affine affine_shear(double x, double y) {
@@ -41,14 +44,14 @@ Affine affine_rotation(double degrees, int64_t width, int64_t height) {
 
 /* ---- interpolation ---- */
 
-static int64_t clamp(int64_t v, int64_t count) {
-    return v < 0 ? 0 : v >= count ? count - 1 : v;
+static inline const int32_t *pixel_at(const Source *s, int64_t x, int64_t y) {
+    return s->origin + y * s->pitch + x * 4;
 }
 
-static inline void load(const Source *s, int64_t x, int64_t y, Channels *out) {
+static inline void load(const int32_t *pixel, Channels *out) {
     Pixel p;
-    memcpy(&p, s->pixels + (clamp(y, s->height) * s->width + clamp(x, s->width)) * 4, sizeof p);
-    *out = __builtin_convertvector(__builtin_convertvector(p, Levels), Channels);
+    memcpy(&p, pixel, sizeof p);
+    *out = __builtin_convertvector(p, Channels);
 }
 
 static inline void linear(const Channels v[2], double d, Channels *out) {
@@ -63,54 +66,67 @@ static inline void cubic(const Channels v[4], double d, Channels *out) {
     *out = v[1] + d * (p2 + d * (p3 + d * p4));
 }
 
-static inline void linear_row(const Source *s, int64_t x, int64_t y, double d, Channels *out) {
+static inline void linear_row(const int32_t *pixel, double d, Channels *out) {
     Channels v[2];
-    for (int i = 0; i < 2; i++) load(s, x + i, y, &v[i]);
+    for (int i = 0; i < 2; i++) load(pixel + 4 * i, &v[i]);
     linear(v, d, out);
 }
 
-static inline void cubic_row(const Source *s, int64_t x, int64_t y, double d, Channels *out) {
+static inline void cubic_row(const int32_t *pixel, double d, Channels *out) {
     Channels v[4];
-    for (int i = 0; i < 4; i++) load(s, x - 1 + i, y, &v[i]);
+    for (int i = 0; i < 4; i++) load(pixel + 4 * (i - 1), &v[i]);
     cubic(v, d, out);
 }
 
 /* Shears and shifts along x leave dy at 0, those along y dx: one row or column is enough there. */
-static inline void interpolate(const Source *s, double x, double y, AffineFilter filter,
-                               Channels *out) {
-    const double left = floor(x - 0.5), top = floor(y - 0.5);
-    const double dx = x - 0.5 - left, dy = y - 0.5 - top;
-    const int64_t i = (int64_t)left, j = (int64_t)top;
+static inline void cubic_at(const Source *s, const int32_t *pixel, double dx, double dy,
+                            Channels *out) {
     Channels v[4];
-    if (filter == AFFINE_BILINEAR) {
-        for (int k = 0; k < 2; k++) linear_row(s, i, j + k, dx, &v[k]);
-        linear(v, dy, out);
-    } else if (dy == 0) {
-        cubic_row(s, i, j, dx, out);
-    } else {
-        for (int k = 0; k < 4; k++) {
-            if (dx == 0)
-                load(s, i, j - 1 + k, &v[k]);
-            else
-                cubic_row(s, i, j - 1 + k, dx, &v[k]);
-        }
-        cubic(v, dy, out);
+    if (dy == 0) {
+        cubic_row(pixel, dx, out);
+        return;
     }
+    pixel -= s->pitch;
+    for (int k = 0; k < 4; k++, pixel += s->pitch) {
+        if (dx == 0)
+            load(pixel, &v[k]);
+        else
+            cubic_row(pixel, dx, &v[k]);
+    }
+    cubic(v, dy, out);
 }
 
-static uint8_t to_byte(double v) {
-    return (uint8_t)(v <= 0 ? 0 : v >= 255 ? 255 : v);
+static inline void linear_at(const Source *s, const int32_t *pixel, double dx, double dy,
+                             Channels *out) {
+    Channels v[2];
+    for (int k = 0; k < 2; k++) linear_row(pixel + k * s->pitch, dx, &v[k]);
+    linear(v, dy, out);
 }
 
-static void smooth_pixel(const Source *s, double x, double y, AffineFilter filter,
-                         const uint8_t fill[3], uint8_t *out) {
+/* Truncated and cut to 0..255. */
+static inline void store(const Channels *v, uint8_t *out) {
+    Pixel p = __builtin_convertvector(*v, Pixel);
+    p &= ~(p >> 31);
+    const Pixel above = p > 255;
+    p = (p & ~above) | (above & 255);
+    for (int c = 0; c < 3; c++) out[c] = (uint8_t)p[c];
+}
+
+static inline void smooth_pixel(const Source *s, double x, double y, AffineFilter filter,
+                                const uint8_t fill[3], uint8_t *out) {
     if (!(x >= 0 && x < (double)s->width && y >= 0 && y < (double)s->height)) {
         memcpy(out, fill, 3);
         return;
     }
+    const double left = floor(x - 0.5), top = floor(y - 0.5);
+    const double dx = x - 0.5 - left, dy = y - 0.5 - top;
+    const int32_t *pixel = pixel_at(s, (int64_t)left, (int64_t)top);
     Channels v;
-    interpolate(s, x, y, filter, &v);
-    for (int c = 0; c < 3; c++) out[c] = to_byte(v[c]);
+    if (filter == AFFINE_BICUBIC)
+        cubic_at(s, pixel, dx, dy, &v);
+    else
+        linear_at(s, pixel, dx, dy, &v);
+    store(&v, out);
 }
 
 static void apply_smooth(const Source *s, const Affine *a, AffineFilter filter,
@@ -130,7 +146,8 @@ static void apply_smooth(const Source *s, const Affine *a, AffineFilter filter,
 static void nearest_pixel(const Source *s, int64_t x, int64_t y, const uint8_t fill[3],
                           uint8_t *out) {
     const bool inside = x >= 0 && x < s->width && y >= 0 && y < s->height;
-    memcpy(out, inside ? s->pixels + (y * s->width + x) * 4 : fill, 3);
+    const int32_t *pixel = pixel_at(s, inside ? x : 0, inside ? y : 0);
+    for (int c = 0; c < 3; c++) out[c] = inside ? (uint8_t)pixel[c] : fill[c];
 }
 
 /* 16 fractional bits. */
@@ -165,16 +182,32 @@ static void apply_nearest_scale(const Source *s, const Affine *a, const uint8_t 
 /* ---- all of it ---- */
 
 size_t affine_work_bytes(int64_t width, int64_t height) {
-    return (size_t)(width * height) * 4;
+    return (size_t)((width + 2 * BORDER) * (height + 2 * BORDER)) * sizeof(Pixel);
+}
+
+static int64_t clamp(int64_t v, int64_t count) {
+    return v < 0 ? 0 : v >= count ? count - 1 : v;
+}
+
+static void copy_row(const uint8_t *rgb, int64_t width, int32_t *out) {
+    for (int64_t x = -BORDER; x < width + BORDER; x++, out += 4) {
+        const uint8_t *p = rgb + clamp(x, width) * 3;
+        const Pixel pixel = {p[0], p[1], p[2], 0};
+        memcpy(out, &pixel, sizeof pixel);
+    }
+}
+
+static Source source_of(const uint8_t *rgb, int64_t width, int64_t height, void *work) {
+    const int64_t pitch = (width + 2 * BORDER) * 4;
+    int32_t *numbers = work;
+    for (int64_t y = -BORDER; y < height + BORDER; y++)
+        copy_row(rgb + clamp(y, height) * width * 3, width, numbers + (y + BORDER) * pitch);
+    return (Source){numbers + BORDER * pitch + BORDER * 4, width, height, pitch};
 }
 
 void affine_apply(uint8_t *rgb, int64_t width, int64_t height, const Affine *a, AffineFilter filter,
-                  const uint8_t fill[3], uint8_t *work) {
-    for (int64_t i = 0; i < width * height; i++) {
-        memcpy(work + i * 4, rgb + i * 3, 3);
-        work[i * 4 + 3] = 0;
-    }
-    const Source s = {work, width, height};
+                  const uint8_t fill[3], void *work) {
+    const Source s = source_of(rgb, width, height, work);
     if (filter != AFFINE_NEAREST)
         apply_smooth(&s, a, filter, fill, rgb);
     else if (a->m[1] == 0 && a->m[3] == 0)

@@ -19,10 +19,10 @@ Affine affine_translation(double x, double y);
 /* Counter-clockwise about the middle of a width x height picture. */
 Affine affine_rotation(double degrees, int64_t width, int64_t height);
 
-/* Bytes of `work` below. */
+/* Bytes of `work` below, which is aligned for integers. */
 size_t affine_work_bytes(int64_t width, int64_t height);
 /* In place; what comes from outside gets the colour `fill`. Not antialiased. */
 void affine_apply(uint8_t *rgb, int64_t width, int64_t height, const Affine *a, AffineFilter filter,
-                  const uint8_t fill[3], uint8_t *work);
+                  const uint8_t fill[3], void *work);
 
 #endif

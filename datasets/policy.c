@@ -215,12 +215,12 @@ size_t policy_work_bytes(int64_t side) {
     return affine_work_bytes(side, side); /* more than color_sharpness takes */
 }
 
-static void move(const Affine *a, uint8_t *rgb, int64_t side, const PolicyStyle *s, uint8_t *work) {
+static void move(const Affine *a, uint8_t *rgb, int64_t side, const PolicyStyle *s, void *work) {
     affine_apply(rgb, side, side, a, s->filter, s->fill, work);
 }
 
 static void apply_move(const PolicyOp *op, uint8_t *rgb, int64_t side, const PolicyStyle *s,
-                       uint8_t *work) {
+                       void *work) {
     const double v = op->value;
     Affine a = {{1, 0, 0, 0, 1, 0}};
     if (op->kind == OP_ROTATE) a = affine_rotation(v, side, side);
@@ -232,7 +232,7 @@ static void apply_move(const PolicyOp *op, uint8_t *rgb, int64_t side, const Pol
 }
 
 void policy_apply(const PolicyOp *op, uint8_t *rgb, int64_t side, const PolicyStyle *style,
-                  uint8_t *work) {
+                  void *work) {
     const int64_t pixels = side * side;
     const float factor = (float)op->value;
     switch (op->kind) {

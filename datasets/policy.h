@@ -64,10 +64,10 @@ Status policy_parse(const char *text, Policy *out);
 /* The operations for one picture of side x side; returns how many. Draws in a fixed order. */
 int policy_draw(const Policy *p, int64_t side, Rng *rng, PolicyOp ops[POLICY_MAX_OPS]);
 
-/* Bytes of `work` below. */
+/* Bytes of `work` below, which is aligned for integers. */
 size_t policy_work_bytes(int64_t side);
 void policy_apply(const PolicyOp *op, uint8_t *rgb, int64_t side, const PolicyStyle *style,
-                  uint8_t *work);
+                  void *work);
 
 /* "Rotate", "ShearX", ... */
 const char *policy_op_name(PolicyOpKind kind);
