@@ -129,8 +129,7 @@ static Var *column_norms(const ChunkedRun *r, Var *w) {
     return times(r, sum, scope_keep(r->s, op_rsqrt(r->t, sum)));
 }
 
-/* w / (|w|_col + 1e-5) n0; w ends with the scope. */
-static Var *weight_norm(const ChunkedRun *r, Var *w, Var *initial) {
+Var *chunked_weight_norm(const ChunkedRun *r, Var *w, Var *initial) {
     Tape *t = r->t;
     if (tape_poison(t)) return tape_poison(t);
     scope_keep(r->s, w);
@@ -201,7 +200,7 @@ static void step(const ChunkedRun *r, const ChunkedPart *p, ChunkedNow *now) {
         if (!r->rule->no_muon)
             moved = scope_keep(r->s, op_newton_schulz(t, u, r->rule->newton_schulz, DTYPE_F32));
         Var *w = op_add(t, before.weight[j], moved, r->rule->ascend ? -1 : 1);
-        now->weight[j] = r->rule->no_weight_norm ? w : weight_norm(r, w, r->initial[j]);
+        now->weight[j] = r->rule->no_weight_norm ? w : chunked_weight_norm(r, w, r->initial[j]);
     }
 }
 

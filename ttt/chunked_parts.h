@@ -25,6 +25,9 @@ typedef struct ChunkedNow {
 Var *chunked_phi(const ChunkedRun *r, Var *x, Var *w0, Var *w2);
 /* x in the dtype of operands. */
 Var *chunked_operand(const ChunkedRun *r, Var *x);
+/* w / (|w|_col + 1e-5) |initial|_col of w [B or 1,H,r,c], which ends with the scope; gradients go
+ * to both (4.1). */
+Var *chunked_weight_norm(const ChunkedRun *r, Var *w, Var *initial);
 /* Runs chunks from token `first` on, appending to `all` (NULL: none yet). */
 Var *chunked_recur(const ChunkedRun *r, int64_t first, Var *all, ChunkedNow *now);
 /* All whole chunks at once; the rest recurs. */
