@@ -83,6 +83,18 @@ DRY(vittt_dwc_backward, VitttShape s, Tensor dqkv, Grad dw3, Tensor dcat, Tensor
     Tensor w3)
 DRY(newton_schulz, Tensor u, Tensor norms, Tensor g, NewtonSchulz s)
 DRY(newton_schulz_backward, Grad dg, Tensor du, Tensor g, Tensor norms, NewtonSchulz s)
+DRY(silu_heads, Tensor y, Tensor packed, int64_t at, float offset)
+DRY(silu_heads_backward, Grad dpacked, Tensor dy, Tensor packed, int64_t at, float offset)
+DRY(token_rates, Tensor eta, Tensor x, Tensor w, Tensor b, float shift)
+DRY(token_rates_backward, Grad dx, Grad dw, Grad db, Tensor deta, Tensor eta, Tensor x, Tensor w)
+DRY(lact_write, Tensor e, Tensor ac, Tensor t, Tensor eta)
+DRY(lact_write_backward, Tensor dac, Tensor dt, Grad deta, Tensor e, Tensor ac, Tensor t,
+    Tensor eta)
+DRY(lact_gate, Tensor p, Tensor ab)
+DRY(lact_gate_backward, Tensor dab, Tensor p, Tensor dp, Tensor ab)
+DRY(weight_step, Tensor y, int64_t at, Tensor stats, Tensor u, Tensor w, float sign, float offset)
+DRY(weight_step_backward, Grad du, Grad dw, Tensor dy, int64_t at, Tensor y, Tensor stats,
+    float sign)
 
 #define ENTRY(slot) .slot = slot##_dry,
 static const Kernels kernels_dry = {.name = "dry", KERNEL_SLOTS(ENTRY)};

@@ -288,6 +288,48 @@ struct Kernels {
      * g, du: F32 or BF16. */
     Status (*newton_schulz_backward)(Device *d, Grad dg, Tensor du, Tensor g, Tensor norms,
                                      NewtonSchulz s);
+
+    /* ---- LaCT fast-weight layer (lact_nvs.md 3.3, 4, 5) -------------------------------------- */
+    /* e = d/H of the layer's width d by heads H; h hidden; n writing tokens. [A|B] is one matrix of
+     * two side by side. */
+
+    /* y[B,nh,N,dh] = s, with offset > 0 s/(|s| + offset) by row, where s is silu of channels
+     * [at, at + nh*dh) of packed[B,N,P]; act. */
+    Status (*silu_heads)(Device *d, Tensor y, Tensor packed, int64_t at, float offset);
+    /* Channels [at, at + nh*dh) of dpacked (+)= the gradient; other channels are left alone. */
+    Status (*silu_heads_backward)(Device *d, Grad dpacked, Tensor dy, Tensor packed, int64_t at,
+                                  float offset);
+    /* eta[R,J] = softplus(x[R,C] w[J,C]' + b[J] + shift); x act, products and sums in F32; J is
+     * small. */
+    Status (*token_rates)(Device *d, Tensor eta, Tensor x, Tensor w, Tensor b, float shift);
+    /* With dz = deta (1 - e^-eta), which is sigma of what softplus took: dx (+)= dz w,
+     * dw (+)= dz' x, db (+)= sum of the rows of dz. dx, x act. */
+    Status (*token_rates_backward)(Device *d, Grad dx, Grad dw, Grad db, Tensor deta, Tensor eta,
+                                   Tensor x, Tensor w);
+    /* What the inner gradients are products of, with ac[B,H,n,2h] = [A|C] and t[B,H,n,h] = T:
+     * e[3,B*H,n,h] = eta0 T C silu'(A), eta2 T silu(A), eta1 silu(A) C. Without t the last alone,
+     * e[1,B*H,n,h]. e, ac, t act; eta[B,n,3H], columns eta0 of all heads, eta1, eta2. */
+    Status (*lact_write)(Device *d, Tensor e, Tensor ac, Tensor t, Tensor eta);
+    /* e comes as the gradients of lact_write's e and leaves as its values. dac[B,H,n,2h] = [dA|dC]
+     * and dt are written, deta (+)= (5.4). Without t: dt none, and only eta1 has a gradient (the
+     * others are 0). */
+    Status (*lact_write_backward)(Device *d, Tensor dac, Tensor dt, Grad deta, Tensor e, Tensor ac,
+                                  Tensor t, Tensor eta);
+    /* p[R,h] = silu(a) b of ab[R,2h] = [a|b]; act. */
+    Status (*lact_gate)(Device *d, Tensor p, Tensor ab);
+    /* dab = [dp b silu'(a)|dp silu(a)], and p once more; p may be dp. All act. */
+    Status (*lact_gate_backward)(Device *d, Tensor dab, Tensor p, Tensor dp, Tensor ab);
+    /* Columns [at, at + C) of y[O,R,P] (act) = M/(|M| + offset) |W| with M = W + sign U, norms over
+     * the R rows of a column; offset 0: M itself. u[O,R,C], w[q,R,C]: o takes matrix o mod q of w.
+     * stats[O,C,2] (optional, with an offset) for the backward: |W|/(|M| + offset) and
+     * 1/(|W| |M|), 0 where that product is 0. */
+    Status (*weight_step)(Device *d, Tensor y, int64_t at, Tensor stats, Tensor u, Tensor w,
+                          float sign, float offset);
+    /* |W| is a constant (5.2): dM = s0 g - s1 (sum over the column of y g) y with g and y columns
+     * [at, at + C) of dy and y (act, [O,R,P]); without stats dM = g. du (+)= sign dM, dw (+)= dM
+     * summed over all o of a matrix. */
+    Status (*weight_step_backward)(Device *d, Grad du, Grad dw, Tensor dy, int64_t at, Tensor y,
+                                   Tensor stats, float sign);
 };
 
 extern const Kernels kernels_cpu;

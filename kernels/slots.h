@@ -57,6 +57,16 @@
     X(vittt_dwc)                                                                                   \
     X(vittt_dwc_backward)                                                                          \
     X(newton_schulz)                                                                               \
-    X(newton_schulz_backward)
+    X(newton_schulz_backward)                                                                      \
+    X(silu_heads)                                                                                  \
+    X(silu_heads_backward)                                                                         \
+    X(token_rates)                                                                                 \
+    X(token_rates_backward)                                                                        \
+    X(lact_write)                                                                                  \
+    X(lact_write_backward)                                                                         \
+    X(lact_gate)                                                                                   \
+    X(lact_gate_backward)                                                                          \
+    X(weight_step)                                                                                 \
+    X(weight_step_backward)
 
 #endif

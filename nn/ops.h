@@ -130,4 +130,37 @@ Var *op_newton_schulz(Tape *t, Var *g, NewtonSchulz s, DType out);
 /* cat [B,N,C+d] from packed qkv [B,N,3C+3d], both branches. */
 Var *op_vittt_inner(Tape *t, Var *qkv, Var *w1, Var *w2, Var *w3, VitttShape s);
 
+/* ---- LaCT fast-weight layer (ops_lact.c, ops_lact_tokens.c): fused forms of ttt/'s composition;
+ * lact_nvs.md 3.3, 4, 5. d width, H heads, e = d/H, h hidden -------------------------------- */
+/* x [..., I] times rows [first, first + rows) of w [O, I], transposed. */
+Var *op_linear_rows(Tape *t, Var *x, Var *w, int64_t first, int64_t rows);
+/* softplus(x w' + b + shift) in F32, whatever x is: F32 [..., J]; w [J, I] and b [J] F32. */
+Var *op_token_rates(Tape *t, Var *x, Var *w, Var *b, float shift);
+/* [a | b] in `dtype` from F32 a [H,e,h] and b: [1,H,e,2h]. */
+Var *op_side_by_side(Tape *t, Var *a, Var *b, DType dtype);
+
+/* Inner gradients, F32. gates: G0 [B,H,e,h], then G2; where h = e also G1 behind them, as
+ * [3B,H,e,e], and back is NULL: one batch for Newton-Schulz. Otherwise back is G1 [B,H,h,e], and
+ * gates is NULL when W1 alone is written. */
+typedef struct LactGradients {
+    Var *gates, *back;
+} LactGradients;
+/* packed [B,n,2d]: keys and values before silu, rates [B,n,3H]; w0, w2 [H,e,h] and w1 [H,h,e] F32;
+ * keys become silu(k)/(|silu(k)| + offset). */
+LactGradients op_lact_write(Tape *t, Var *packed, Var *rates, Var *const w[3], float offset,
+                            bool only_w1);
+
+/* Fast weights for the reading products, in `dtype`: gates [W0' | W2'] [B,H,e,2h], back W1'
+ * [B,H,h,e]. */
+typedef struct LactWeights {
+    Var *gates, *back;
+} LactWeights;
+/* W + sign U, with offset > 0 under weight norm. u as op_lact_write's result; without u.gates W0
+ * and W2 stay as they are, with B = 1. The values of u are not needed afterwards. */
+LactWeights op_lact_step(Tape *t, LactGradients u, Var *const w[3], float sign, float offset,
+                         DType dtype);
+/* f_W'(q) [B,H,m,e] of packed [B,m,d], queries before silu; leading dimensions of the weights are
+ * B or 1. */
+Var *op_lact_read(Tape *t, Var *packed, LactWeights w, float offset);
+
 #endif

@@ -127,6 +127,12 @@ void tape_drop(Tape *t, Var *v) {
     if (!t->recording && v->owns_value) give_value(t, v);
 }
 
+void tape_release(Tape *t, Var *v) {
+    if (!v->owns_value) return;
+    give_value(t, v);
+    v->released = true;
+}
+
 /* ---- vars and nodes --------------------------------------------------------------------- */
 
 static Var *take_var(Tape *t) {
@@ -231,6 +237,14 @@ Node *tape_record(Tape *t, const char *op, Status (*backward)(Tape *, Node *), V
     return n;
 }
 
+void tape_record_more(Node *n, Var *out) {
+    if (!n) return;
+    int i = 0;
+    while (i < NODE_MORE - 1 && n->more[i]) i++;
+    n->more[i] = out;
+    out->wants_grad = true;
+}
+
 /* ---- backward --------------------------------------------------------------------------- */
 
 static Var *memory_of(Var *v) {
@@ -254,6 +268,13 @@ Grad tape_grad(Tape *t, Var *v) {
               base->grad_ready};
     base->grad_ready = true;
     return g;
+}
+
+Status tape_grad_of(Tape *t, Var *out, Tensor *grad) {
+    const bool reached = out->grad_ready;
+    *grad = reached ? out->grad : tape_grad(t, out).t;
+    TRY(tape_status(t));
+    return reached ? STATUS_OK : t->device->k->zero(t->device, *grad);
 }
 
 Status tape_grad_pass(Tape *t, Var *to, Var *from) {
@@ -282,7 +303,7 @@ static bool can_lend(const Tape *t, const Var *a, const Var *b, const Var *out) 
                       out->owns_grad && base->value.dtype == out->grad.dtype;
     if (!takes_over || t->running == t->first) return false;
     const Node *n = node_at(t, t->running - 1);
-    if (n->out != b || b->is_view || !b->owns_value || !tensor_is_none(b->grad) ||
+    if (n->out != b || b->is_view || !(b->owns_value || b->released) || !tensor_is_none(b->grad) ||
         b->value.dtype != out->grad.dtype)
         return false;
     for (int i = 0; i < NODE_INPUTS; i++)
@@ -303,9 +324,18 @@ Status tape_grad_fork(Tape *t, Var *a, Var *b, Var *out) {
 }
 
 static Status run_node(Tape *t, Node *n) {
-    if (!n->out->grad_ready) return STATUS_OK;
+    bool reached = n->out->grad_ready;
+    for (int i = 0; i < NODE_MORE; i++) reached = reached || (n->more[i] && n->more[i]->grad_ready);
+    if (!reached) return STATUS_OK;
     TRY(status_context(n->backward(t, n), "backward of %s", n->op));
     return tape_status(t); /* memory for a gradient may have run out */
+}
+
+/* An output whose node has run backward. */
+static void give_output(Tape *t, Var *v, const Var *keep) {
+    if (!v) return;
+    give_grad(t, v);
+    if (v != keep) give_value(t, v);
 }
 
 /* Backward of the nodes from the end down to `first`; what they held is given back, but not the
@@ -319,8 +349,8 @@ static Status walk(Tape *t, int64_t first, const Var *keep) {
         t->running = i;
         s = run_node(t, n);
         for (int j = 0; j < NODE_SAVED; j++) tape_give(t, n->saved[j]);
-        give_grad(t, n->out);
-        if (n->out != keep) give_value(t, n->out);
+        give_output(t, n->out, keep);
+        for (int j = 0; j < NODE_MORE; j++) give_output(t, n->more[j], keep);
     }
     t->first = outer_first;
     t->running = outer_running;

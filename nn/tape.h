@@ -26,12 +26,14 @@ typedef struct Var {
     bool is_view;    /* shares the memory of `base` (value and grad) */
     bool owns_value; /* value came from the step arena: the tape gives it back */
     bool owns_grad;
+    bool released;    /* tape_release(): the value is gone, gradients still pass */
     struct Var *base; /* of a view: never itself a view */
     const char *name; /* for messages; may be NULL */
 } Var;
 
 #define NODE_INPUTS 8
 #define NODE_SAVED  4
+#define NODE_MORE   2
 
 /* A part of a model as a function of one value; `user` must live until the backward. */
 typedef Var *(*TapeBlock)(void *user, Tape *t, Var *x);
@@ -42,6 +44,7 @@ struct Node {
     Status (*backward)(Tape *t, Node *n);
     Var *in[NODE_INPUTS];
     Var *out;
+    Var *more[NODE_MORE];     /* further outputs, none or from the front (tape_record_more) */
     Tensor saved[NODE_SAVED]; /* step-arena memory of the node, freed after its backward */
     union {
         float f[4];
@@ -92,6 +95,10 @@ void tape_give(Tape *t, Tensor memory);
  * needed). */
 Node *tape_record(Tape *t, const char *op, Status (*backward)(Tape *, Node *), Var *out, int inputs,
                   Var *const *in);
+/* A further output of a recorded node (NULL: nothing to do). The backward runs when a gradient has
+ * reached any output; tape_grad_of() then is what another one got, cleared where none did. */
+void tape_record_more(Node *n, Var *out);
+Status tape_grad_of(Tape *t, Var *out, Tensor *grad);
 /* Whether tape_record() will record for these inputs (to decide on saving before the kernel runs).
  */
 bool tape_will_record(const Tape *t, int inputs, Var *const *in);
@@ -121,6 +128,9 @@ Var *tape_recompute(Tape *t, Var *x, TapeBlock block, void *user);
 /* The caller needs v no more. Recording, or v a view, an input or a parameter: no effect. Otherwise
  * its memory goes back to the arena, and neither v nor a view of it may be used again. */
 void tape_drop(Tape *t, Var *v);
+/* As tape_drop, and recording too: no later op reads v, nor does any backward. v must not have
+ * views. */
+void tape_release(Tape *t, Var *v);
 
 /* Statistics: nodes of the last pass; calls to the device's allocator by its four arenas so far,
  * which stay constant after the first step. */

@@ -97,14 +97,6 @@ int64_t lact_nvs_token_size(const LactNvs *m) {
 
 /* ---- parts of a block --------------------------------------------------------------------- */
 
-/* x + branch; both end here. */
-static Var *join(Tape *t, Var *x, Var *branch) {
-    Var *sum = op_residual(t, x, branch, tensor_none());
-    tape_drop(t, x);
-    tape_drop(t, branch);
-    return sum;
-}
-
 /* Heads of one third of packed [B*V,l,3d], RMS-normed when w. */
 static Var *attention_heads(const LactNvsConfig *c, Tape *t, Var *packed, int third, Var *w) {
     Var *x = op_split_heads(t, packed, third * c->width, c->width / c->head_width, c->head_width);
@@ -173,9 +165,10 @@ static Var *block_forward(const LactNvs *m, int64_t index, Tape *t, Var *x, int6
     const LactNvsBlock *b = &m->blocks[index];
     x = attend(m, b, t, x);
     Var *u = fast_norm(b, t, x);
-    Var *y = lact_forward(&b->ttt, t, u, writing, fast);
+    Var *y = lact_forward(&b->ttt, t, u, writing, x, fast);
     tape_drop(t, u);
-    return feed_forward(b, t, join(t, x, y));
+    tape_drop(t, x);
+    return feed_forward(b, t, y);
 }
 
 /* Tokens that only read. */
@@ -183,9 +176,10 @@ static Var *block_read(const LactNvs *m, int64_t index, Tape *t, Var *x, LactFas
     const LactNvsBlock *b = &m->blocks[index];
     x = attend(m, b, t, x);
     Var *u = fast_norm(b, t, x);
-    Var *y = lact_read(&b->ttt, t, u, fast);
+    Var *y = lact_read(&b->ttt, t, u, x, fast);
     tape_drop(t, u);
-    return feed_forward(b, t, join(t, x, y));
+    tape_drop(t, x);
+    return feed_forward(b, t, y);
 }
 
 /* Tokens of the last block that only write; what else they would do reaches no output. */
@@ -197,10 +191,6 @@ static LactFast block_write(const LactNvs *m, int64_t index, Tape *t, Var *x) {
     LactFast fast = lact_write(&b->ttt, t, u);
     tape_drop(t, u);
     return fast;
-}
-
-static void drop_fast(Tape *t, LactFast fast) {
-    for (int j = 0; j < 3; j++) tape_drop(t, fast.w[j]);
 }
 
 /* The last block of a joint pass, [B,m,d] -> [B,m-writing,d]: the input tokens write, the target
@@ -216,7 +206,7 @@ static Var *block_last(const LactNvs *m, Tape *t, Var *x, int64_t writing, LactF
     if (fast) {
         *fast = written;
     } else {
-        drop_fast(t, written);
+        lact_fast_drop(t, written);
     }
     return y;
 }
@@ -272,7 +262,7 @@ static Status check_tokens(const LactNvs *m, Tensor x, int64_t views) {
 static Status store_fast(LactState *state, Tape *t, int64_t layer, LactFast fast) {
     TRY(tape_status(t));
     TRY(lact_state_store(state, layer, fast));
-    drop_fast(t, fast);
+    lact_fast_drop(t, fast);
     return STATUS_OK;
 }
 

@@ -40,7 +40,14 @@ static void set_letters(const Bench *b, int64_t *size) {
     size['p'] = 3 * m->patch * m->patch;
     size['F'] = parameter_count(m);
     size['E'] = 768;
-    size['Z'] = 3 * (b->options->batch < 32 ? b->options->batch : 32);
+    const int64_t scenes = b->options->batch < 32 ? b->options->batch : 32;
+    size['Z'] = 3 * scenes;
+    /* LaCT-NVS: scenes, their writing tokens, all of those, all tokens, two widths */
+    size['S'] = scenes;
+    size['w'] = 512;
+    size['Q'] = 512 * scenes;
+    size['T'] = 2048 * scenes;
+    size['e'] = 2 * size['E'];
 }
 
 static Status read_dtype(const Bench *b, char letter, DType *dtype, bool *left_out) {

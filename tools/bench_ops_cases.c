@@ -279,6 +279,41 @@ static Status run_newton_schulz_backward(OpRun *r) {
                                         newton_schulz_of(r->t[2]));
 }
 
+/* ---- LaCT fast-weight layer ---- */
+static Status run_silu_heads(OpRun *r) {
+    return r->k->silu_heads(r->device, r->t[0], r->t[1], 0, 1e-5f);
+}
+static Status run_silu_heads_backward(OpRun *r) {
+    return r->k->silu_heads_backward(r->device, grad_set(r->t[0]), r->t[1], r->t[2], 0, 1e-5f);
+}
+static Status run_token_rates(OpRun *r) {
+    return r->k->token_rates(r->device, r->t[0], r->t[1], r->t[2], r->t[3], -4.6f);
+}
+static Status run_token_rates_backward(OpRun *r) {
+    return r->k->token_rates_backward(r->device, grad_set(r->t[0]), grad_set(r->t[1]),
+                                      grad_set(r->t[2]), r->t[3], r->t[4], r->t[5], r->t[6]);
+}
+static Status run_lact_write(OpRun *r) {
+    return r->k->lact_write(r->device, r->t[0], r->t[1], r->t[2], r->t[3]);
+}
+static Status run_lact_write_backward(OpRun *r) {
+    return r->k->lact_write_backward(r->device, r->t[0], r->t[1], grad_set(r->t[2]), r->t[3],
+                                     r->t[4], r->t[5], r->t[6]);
+}
+static Status run_lact_gate(OpRun *r) {
+    return r->k->lact_gate(r->device, r->t[0], r->t[1]);
+}
+static Status run_lact_gate_backward(OpRun *r) {
+    return r->k->lact_gate_backward(r->device, r->t[0], r->t[1], r->t[2], r->t[3]);
+}
+static Status run_weight_step(OpRun *r) {
+    return r->k->weight_step(r->device, r->t[0], 0, r->t[1], r->t[2], r->t[3], 1.0f, 1e-5f);
+}
+static Status run_weight_step_backward(OpRun *r) {
+    return r->k->weight_step_backward(r->device, grad_set(r->t[0]), grad_set(r->t[1]), r->t[2], 0,
+                                      r->t[3], r->t[4], 1.0f);
+}
+
 const OpCase op_cases[] = {
     {"zero", "tokens", "a:BNC", run_zero},
     {"fill", "tokens", "a:BNC", run_fill},
@@ -360,5 +395,18 @@ const OpCase op_cases[] = {
     {"newton_schulz", "fast weights of a batch", "f:ZEE f:Z a:ZEE", run_newton_schulz},
     {"newton_schulz_backward", "fast weights of a batch", "a:ZEE f:ZEE a:ZEE f:Z",
      run_newton_schulz_backward},
+    {"silu_heads", "queries", "a:11TE a:1TE", run_silu_heads},
+    {"silu_heads_backward", "queries", "a:1TE a:11TE a:1TE", run_silu_heads_backward},
+    {"token_rates", "writing tokens", "f:Q3 a:QE f:3E f:3", run_token_rates},
+    {"token_rates_backward", "writing tokens", "a:QE f:3E f:3 f:Q3 f:Q3 a:QE f:3E",
+     run_token_rates_backward},
+    {"lact_write", "writing tokens", "a:3SwE a:S1we a:S1wE f:Sw3", run_lact_write},
+    {"lact_write_backward", "writing tokens", "a:S1we a:S1wE f:Sw3 a:3SwE a:S1we a:S1wE f:Sw3",
+     run_lact_write_backward},
+    {"lact_gate", "reading tokens", "a:TE a:Te", run_lact_gate},
+    {"lact_gate_backward", "reading tokens", "a:Te a:TE a:TE a:Te", run_lact_gate_backward},
+    {"weight_step", "fast weights of a batch", "a:SEe f:SE2 f:SEE f:1EE", run_weight_step},
+    {"weight_step_backward", "fast weights of a batch", "f:SEE f:1EE a:SEe a:SEe f:SE2",
+     run_weight_step_backward},
 };
 const int op_case_count = sizeof op_cases / sizeof *op_cases;

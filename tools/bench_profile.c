@@ -133,7 +133,31 @@ static Status leave(Device *d, int slot, double start, Status s) {
       (d, u, norms, g, s))                                                                         \
     X(newton_schulz_backward,                                                                      \
       (Device * d, Grad dg, Tensor du, Tensor g, Tensor norms, NewtonSchulz s),                    \
-      (d, dg, du, g, norms, s))
+      (d, dg, du, g, norms, s))                                                                    \
+    X(silu_heads, (Device * d, Tensor y, Tensor packed, int64_t at, float offset),                 \
+      (d, y, packed, at, offset))                                                                  \
+    X(silu_heads_backward,                                                                         \
+      (Device * d, Grad dpacked, Tensor dy, Tensor packed, int64_t at, float offset),              \
+      (d, dpacked, dy, packed, at, offset))                                                        \
+    X(token_rates, (Device * d, Tensor eta, Tensor x, Tensor w, Tensor b, float shift),            \
+      (d, eta, x, w, b, shift))                                                                    \
+    X(token_rates_backward,                                                                        \
+      (Device * d, Grad dx, Grad dw, Grad db, Tensor deta, Tensor eta, Tensor x, Tensor w),        \
+      (d, dx, dw, db, deta, eta, x, w))                                                            \
+    X(lact_write, (Device * d, Tensor e, Tensor ac, Tensor t, Tensor eta), (d, e, ac, t, eta))     \
+    X(lact_write_backward,                                                                         \
+      (Device * d, Tensor dac, Tensor dt, Grad deta, Tensor e, Tensor ac, Tensor t, Tensor eta),   \
+      (d, dac, dt, deta, e, ac, t, eta))                                                           \
+    X(lact_gate, (Device * d, Tensor p, Tensor ab), (d, p, ab))                                    \
+    X(lact_gate_backward, (Device * d, Tensor dab, Tensor p, Tensor dp, Tensor ab),                \
+      (d, dab, p, dp, ab))                                                                         \
+    X(weight_step,                                                                                 \
+      (Device * d, Tensor y, int64_t at, Tensor stats, Tensor u, Tensor w, float sign,             \
+       float offset),                                                                              \
+      (d, y, at, stats, u, w, sign, offset))                                                       \
+    X(weight_step_backward,                                                                        \
+      (Device * d, Grad du, Grad dw, Tensor dy, int64_t at, Tensor y, Tensor stats, float sign),   \
+      (d, du, dw, dy, at, y, stats, sign))
 
 #define DEFINE_TIMED(slot, parameters, arguments)                                                  \
     static Status timed_##slot parameters {                                                        \

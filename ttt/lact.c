@@ -1,4 +1,4 @@
-/* The LaCT layer: parameters, projections, rates and reading (lact_nvs.md 3.3). */
+/* The LaCT layer: parameters, and the fused form (lact_nvs.md 3.3). */
 #include "ttt/lact.h"
 
 #include <math.h>
@@ -6,11 +6,7 @@
 
 #include "nn/ops_check.h"
 #include "ttt/lact_forms.h"
-
-#define UNIT_OFFSET 1e-5f /* of |q| and |k| */
-#define NORM_EPS    1e-5f /* of o_norm */
-/* softplus of it is 0.01, the rate at the start: a constant of the model, not a parameter. */
-#define RATE_SHIFT (-4.600166019324897f)
+#include "ttt/newton_schulz.h"
 
 /* ---- parameters --------------------------------------------------------------------------- */
 
@@ -61,7 +57,14 @@ Status lact_register(LactLayer *m, Params *p, const char *prefix, int64_t width,
     return p->status;
 }
 
-/* ---- projections -------------------------------------------------------------------------- */
+/* ---- the end of both forms ---------------------------------------------------------------- */
+
+Var *lact_project_out(const LactLayer *m, Tape *t, Var *x, Var *residual) {
+    if (!residual) return op_linear(t, x, m->proj_w, NULL);
+    return op_linear_residual(t, x, m->proj_w, NULL, residual, tensor_none());
+}
+
+/* ---- the fused form ----------------------------------------------------------------------- */
 
 static bool input_fits(const LactLayer *m, Tape *t, const Var *x, int64_t writing) {
     if (tape_poison(t)) return false;
@@ -77,138 +80,89 @@ static bool input_fits(const LactLayer *m, Tape *t, const Var *x, int64_t writin
     return false;
 }
 
-/* silu(x W') in F32 with all rows of W_qkv; or only its first `rows`, by a copy of them, which has
- * no use for gradients. */
-static Var *project(const LactLayer *m, Tape *t, Var *x, int64_t rows) {
-    const int64_t all = m->qkv_w->value.shape[0], d = m->width;
-    Var *w = m->qkv_w, *part = NULL;
-    if (rows < all && !tape_recording(t)) {
-        part = op_slice_tokens(t, op_view(t, w, 3, (int64_t[]){1, all, d}), 0, rows);
-        w = op_view(t, part, 2, (int64_t[]){rows, d});
-    }
-    Var *u = op_linear(t, x, w, NULL);
-    if (part) tape_drop(t, part);
-    Var *s = op_silu(t, u);
-    tape_drop(t, u);
-    if (tape_poison(t) || s->value.dtype == DTYPE_F32) return s;
-    Var *wide = op_cast(t, s, DTYPE_F32);
-    tape_drop(t, s);
-    return wide;
+/* Keys and values before silu of the tokens x, and their rates, to the fast weights. */
+static LactFast write_tokens(const LactLayer *m, Tape *t, Var *x) {
+    const LactVariant *v = &m->variant;
+    Var *rates = op_token_rates(t, x, m->rate_w, m->rate_b, LACT_RATE_SHIFT);
+    Var *packed = op_linear_rows(t, x, m->qkv_w, lact_key_channel(m), 2 * m->width);
+    LactGradients g = op_lact_write(t, packed, rates, m->w, LACT_UNIT_OFFSET, v->only_w1);
+    tape_drop(t, rates);
+    tape_drop(t, packed);
+    LactGradients u = {0};
+    if (g.gates) u.gates = newton_schulz(t, g.gates, NEWTON_SCHULZ_STEPS);
+    if (g.gates) tape_drop(t, g.gates);
+    if (g.back) u.back = newton_schulz(t, g.back, NEWTON_SCHULZ_STEPS);
+    if (g.back) tape_drop(t, g.back);
+    const float offset = v->no_weight_norm ? 0.0f : LACT_COLUMN_OFFSET;
+    if (tape_poison(t)) return (LactFast){.fused = {tape_poison(t), tape_poison(t)}};
+    LactFast fast = {
+        .fused = op_lact_step(t, u, m->w, v->ascend ? -1.0f : 1.0f, offset, x->value.dtype)};
+    if (u.gates) tape_drop(t, u.gates);
+    if (u.back) tape_drop(t, u.back);
+    return fast;
 }
 
-/* Heads of `packed` from channel `at`; of unit length when `unit`. */
-static Var *heads_of(const LactLayer *m, Tape *t, Var *packed, int64_t at, bool unit) {
-    Var *x = op_split_heads(t, packed, at, m->heads, m->width / m->heads);
-    if (tape_poison(t) || !unit) return x;
-    const int64_t e = tensor_last(x->value);
-    Var *y = op_normalise(t, x, tensor_rows(x->value), e, 1, UNIT_OFFSET);
-    tape_drop(t, x);
-    return y;
-}
-
-/* Rows of q, k and v in the projection: the last two thirds are k and v, or all of it. */
-static int64_t key_channel(const LactLayer *m) {
-    return m->qkv_w->value.shape[0] - 2 * m->width;
-}
-static int64_t query_channel(const LactLayer *m) {
-    return m->variant.query_is_key ? key_channel(m) : 0;
-}
-
-/* eta F32 [B,n,3H], NULL where every rate is 1. */
-static Var *rates_of(const LactLayer *m, Tape *t, Var *x) {
-    if (m->variant.unit_rate || tape_poison(t)) return NULL;
-    Var *wide = op_cast(t, x, DTYPE_F32);
-    Var *shift = lact_constant(t, 1, (int64_t[]){3 * m->heads}, RATE_SHIFT);
-    Var *bias = op_add(t, m->rate_b, shift, 1);
-    Var *z = op_linear(t, wide, m->rate_w, bias);
+/* f_W'(q) of the tokens x, through o_norm and c_proj. */
+static Var *read_tokens(const LactLayer *m, Tape *t, Var *x, Var *residual, LactWeights w) {
+    Var *packed = op_linear_rows(t, x, m->qkv_w, lact_query_channel(m), m->width);
+    Var *o = op_lact_read(t, packed, w, LACT_UNIT_OFFSET);
+    tape_drop(t, packed);
+    Var *normed = op_rmsnorm(t, o, m->norm_w, LACT_NORM_EPS);
+    tape_drop(t, o);
     if (tape_poison(t)) return tape_poison(t);
-    tape_give(t, shift->value);
-    tape_drop(t, bias);
-    if (wide != x) tape_drop(t, wide);
-    Var *eta = op_softplus(t, z);
-    tape_drop(t, z);
-    return eta;
+    /* of one head the tokens lie packed already */
+    const bool one = m->heads == 1;
+    Var *merged = one ? op_view(t, normed, 3, x->value.shape) : op_merge_heads(t, normed, NULL);
+    if (!one) tape_drop(t, normed);
+    Var *y = lact_project_out(m, t, merged, residual);
+    tape_drop(t, one ? normed : merged);
+    return y;
 }
 
 /* ---- write and read ----------------------------------------------------------------------- */
 
-/* packed [B,n,P] of the tokens x [B,n,d], which write. */
-static LactFast write_packed(const LactLayer *m, Tape *t, Var *packed, Var *x) {
-    LactTokens in = {.k = heads_of(m, t, packed, key_channel(m), true),
-                     .v = heads_of(m, t, packed, key_channel(m) + m->width, false),
-                     .rates = rates_of(m, t, x)};
-    LactFast fast = lact_update(m, t, in);
-    tape_drop(t, in.k);
-    tape_drop(t, in.v);
-    if (in.rates) tape_drop(t, in.rates);
-    return fast;
+void lact_fast_drop(Tape *t, LactFast fast) {
+    Var *const all[] = {fast.w[0], fast.w[1], fast.w[2], fast.fused.gates, fast.fused.back};
+    for (int i = 0; i < 5; i++)
+        if (all[i]) tape_drop(t, all[i]);
 }
 
-/* f_W'(q) [B,H,m,e]. */
-static Var *evaluate(const LactLayer *m, Tape *t, Var *q, LactFast fast) {
-    if (m->variant.linear) return op_matmul(t, q, false, fast.w[1], false, 1, DTYPE_F32);
-    Var *a = op_matmul(t, q, false, fast.w[0], false, 1, DTYPE_F32);
-    Var *s = op_silu(t, a);
-    tape_drop(t, a);
-    Var *b = op_matmul(t, q, false, fast.w[2], false, 1, DTYPE_F32);
-    Var *p = op_mul(t, s, b);
-    tape_drop(t, s);
-    tape_drop(t, b);
-    Var *o = op_matmul(t, p, false, fast.w[1], false, 1, DTYPE_F32);
-    tape_drop(t, p);
-    return o;
-}
-
-/* q F32 [B,H,m,e], which ends here, to y [B,m,d] of the tape's activations. */
-static Var *read_queries(const LactLayer *m, Tape *t, Var *q, LactFast fast, DType act) {
-    Var *o = evaluate(m, t, q, fast);
-    tape_drop(t, q);
-    Var *normed = op_rmsnorm(t, o, m->norm_w, NORM_EPS);
-    tape_drop(t, o);
-    Var *merged = op_merge_heads(t, normed, NULL);
-    tape_drop(t, normed);
-    if (tape_poison(t)) return tape_poison(t);
-    Var *rounded = op_cast(t, merged, act);
-    if (rounded != merged) tape_drop(t, merged);
-    Var *y = op_linear(t, rounded, m->proj_w, NULL);
-    tape_drop(t, rounded);
-    return y;
+static bool is_fused(const LactLayer *m) {
+    const LactVariant *v = &m->variant;
+    return !m->composed && !v->linear && !v->unit_rate && !v->no_muon;
 }
 
 LactFast lact_write(const LactLayer *m, Tape *t, Var *x) {
-    if (!input_fits(m, t, x, 1))
-        return (LactFast){{tape_poison(t), tape_poison(t), tape_poison(t)}};
-    Var *packed = project(m, t, x, m->qkv_w->value.shape[0]);
-    LactFast fast = write_packed(m, t, packed, x);
-    tape_drop(t, packed);
-    return fast;
+    if (!input_fits(m, t, x, 1)) return (LactFast){.fused = {tape_poison(t), tape_poison(t)}};
+    return is_fused(m) ? write_tokens(m, t, x) : lact_composed_write(m, t, x);
 }
 
-Var *lact_read(const LactLayer *m, Tape *t, Var *x, LactFast fast) {
+Var *lact_read(const LactLayer *m, Tape *t, Var *x, Var *residual, LactFast fast) {
     if (!input_fits(m, t, x, 1)) return tape_poison(t);
-    /* Queries, or keys in their place, are the first rows either way, unless a layer that was built
-     * with queries does without them. */
-    Var *packed = project(m, t, x, query_channel(m) + m->width);
-    Var *q = heads_of(m, t, packed, query_channel(m), true);
-    tape_drop(t, packed);
-    return read_queries(m, t, q, fast, x->value.dtype);
+    if (is_fused(m) && fast.fused.gates) return read_tokens(m, t, x, residual, fast.fused);
+    if (!fast.w[0])
+        return tape_fail(t,
+                         status_set(STATUS_INTERNAL, "LaCT layer: fast weights of another form"));
+    return lact_composed_read(m, t, x, residual, fast);
 }
 
-Var *lact_forward(const LactLayer *m, Tape *t, Var *x, int64_t writing, LactFast *fast) {
+/* The queries are projected last: their gradient is then the first to reach x and covers all
+ * tokens, so that the part of the writing tokens is added to it and nothing need be cleared. */
+Var *lact_forward(const LactLayer *m, Tape *t, Var *x, int64_t writing, Var *residual,
+                  LactFast *fast) {
     if (!input_fits(m, t, x, writing)) return tape_poison(t);
+    if (!is_fused(m)) return lact_composed_forward(m, t, x, writing, residual, fast);
     const bool all = writing == x->value.shape[1];
-    Var *packed = project(m, t, x, m->qkv_w->value.shape[0]);
-    Var *writers = all ? packed : op_slice_tokens(t, packed, 0, writing);
-    Var *x_in = all ? x : op_slice_tokens(t, x, 0, writing);
-    LactFast written = write_packed(m, t, writers, x_in);
-    if (!all) {
-        tape_drop(t, writers);
-        tape_drop(t, x_in);
+    Var *writers = all ? x : op_slice_tokens(t, x, 0, writing);
+    if (tape_poison(t)) return tape_poison(t);
+    const LactFast written = write_tokens(m, t, writers);
+    if (!all) tape_drop(t, writers);
+    if (tape_poison(t)) return tape_poison(t);
+    Var *y = read_tokens(m, t, x, residual, written.fused);
+    if (fast) {
+        *fast = written;
+    } else {
+        lact_fast_drop(t, written);
     }
-    Var *q = heads_of(m, t, packed, query_channel(m), true);
-    tape_drop(t, packed);
-    Var *y = read_queries(m, t, q, written, x->value.dtype);
-    for (int j = 0; j < 3 && !fast; j++) tape_drop(t, written.w[j]);
-    if (fast) *fast = written;
     return y;
 }

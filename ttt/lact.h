@@ -1,11 +1,15 @@
 /* The LaCT fast-weight layer, bidirectional (lact_nvs.md 3.3, 4, 9).
  *
  * n tokens write: one gradient step on the SwiGLU fast weights of each sample and head, with rates
- * per token, Newton-Schulz and weight norm. m tokens read the result. Composed from ops: the
- * reference of any fused form, and the one that every ablation trains in.
+ * per token, Newton-Schulz and weight norm. m tokens read the result.
  *
- * Notation: d width, H heads, e = d/H, h = e * inter_multi. With BF16 activations the two big
- * projections and their silu are BF16; keys, values, rates and everything up to o_norm are F32.
+ * Two forms of one layer. Fused (nn/ops_lact.c): writing, step and reading are a node each. With
+ * BF16 activations all operands of products are BF16, and so is what products of tokens give;
+ * rates, inner gradients, their Newton-Schulz step, W + U and all norms are F32. Composed from
+ * small ops: the reference, in which keys, values and everything up to o_norm are F32; the linear
+ * variants have this form alone.
+ *
+ * Notation: d width, H heads, e = d/H, h = e * inter_multi.
  */
 #ifndef TTV_TTT_LACT_H
 #define TTV_TTT_LACT_H
@@ -29,15 +33,19 @@ Status lact_variant_by_name(const char *name, LactVariant *out);
 /* i-th name, NULL past the end. */
 const char *lact_variant_name(int i);
 
-/* Fast weights: F32 W0 [B,H,e,h], W1 [B,H,h,e], W2 [B,H,e,h]; B = 1 where all samples share one. */
+/* Fast weights, in either form or both; B = 1 where all samples share one. Composed: F32
+ * W0 [B,H,e,h], W1 [B,H,h,e], W2 [B,H,e,h]. Fused: [W0 | W2] and W1 of the tape's activations. What
+ * is not there is NULL. */
 typedef struct LactFast {
     Var *w[3];
+    LactWeights fused;
 } LactFast;
 
 typedef struct LactLayer {
     int64_t width, heads, inter_multi;
     Var *w[3], *qkv_w, *proj_w, *rate_w, *rate_b, *norm_w;
     LactVariant variant;
+    bool composed; /* the reference form, also where there is a fused one */
 } LactLayer;
 
 /* Registers w0, w1, w2, to_qkv.weight, c_proj.weight, lr_fc.weight, lr_fc.bias and o_norm.weight
@@ -46,12 +54,16 @@ typedef struct LactLayer {
 Status lact_register(LactLayer *m, Params *p, const char *prefix, int64_t width, int64_t heads,
                      int64_t inter_multi, LactVariant variant, float proj_scale);
 
-/* x [B,m,d] -> [B,m,d]: the first `writing` tokens write, then all read. *fast (may be NULL)
- * receives W0', W1', W2', the caller's to drop. */
-Var *lact_forward(const LactLayer *m, Tape *t, Var *x, int64_t writing, LactFast *fast);
+/* x [B,m,d] -> [B,m,d]: the first `writing` tokens write, then all read; plus `residual` [B,m,d]
+ * (may be NULL), which stays the caller's. *fast (may be NULL) receives W0', W1', W2', the caller's
+ * to drop. */
+Var *lact_forward(const LactLayer *m, Tape *t, Var *x, int64_t writing, Var *residual,
+                  LactFast *fast);
 /* The same in two parts: all tokens of x write and none reads; and reading alone, where without
  * recording only queries are computed. x stays the caller's. */
 LactFast lact_write(const LactLayer *m, Tape *t, Var *x);
-Var *lact_read(const LactLayer *m, Tape *t, Var *x, LactFast fast);
+Var *lact_read(const LactLayer *m, Tape *t, Var *x, Var *residual, LactFast fast);
+/* tape_drop for all of it. */
+void lact_fast_drop(Tape *t, LactFast fast);
 
 #endif

@@ -21,7 +21,7 @@ Status lact_state_new(Device *d, int64_t layers, int64_t batch, int64_t heads, i
     void *memory;
     TRY(mem_alloc(&memory, 1, sizeof(LactState), "fast weights of a scene"));
     LactState *s = memory;
-    *s = (LactState){d, layers, batch, heads, head_dim, hidden, NULL};
+    *s = (LactState){d, layers, batch, heads, head_dim, hidden, NULL, NULL, DTYPE_F32, false};
     Status status = device_alloc(d, (size_t)count * sizeof(float), &s->memory);
     if (status != STATUS_OK) {
         mem_free(s);
@@ -34,6 +34,7 @@ Status lact_state_new(Device *d, int64_t layers, int64_t batch, int64_t heads, i
 void lact_state_free(LactState *s) {
     if (!s) return;
     device_release(s->device, s->memory);
+    if (s->ready) device_release(s->device, s->ready);
     mem_free(s);
 }
 
@@ -61,17 +62,90 @@ static Status store(LactState *s, Tensor to, Tensor from) {
     return STATUS_OK;
 }
 
+/* One half of [W0 | W2] as a matrix of its own, in F32: fused [.., e, 2h]. */
+static Status store_half(LactState *s, int64_t layer, int j, Tensor fused) {
+    Arena *arena = &s->device->step;
+    const int64_t rows = tensor_rows(fused), h = s->hidden, shape[] = {1, 1, rows, h};
+    const int64_t whole[] = {fused.shape[0], fused.shape[1], fused.shape[2], h};
+    Tensor half;
+    TRY(arena_tensor(arena, fused.dtype, 4, shape, &half));
+    Status status = s->device->k->split_heads(s->device, grad_set(half),
+                                              tensor_view3(fused, 1, rows, 2 * h), j / 2 * h);
+    if (status == STATUS_OK)
+        status = store(s, lact_state_tensor(s, layer, j), tensor_view(half, 4, whole));
+    arena_give(arena, half.data, tensor_bytes(half));
+    return status;
+}
+
+static Status store_one(LactState *s, int64_t layer, int j, LactFast fast) {
+    if (fast.w[j]) return store(s, lact_state_tensor(s, layer, j), fast.w[j]->value);
+    if (j == 1) return store(s, lact_state_tensor(s, layer, j), fast.fused.back->value);
+    return store_half(s, layer, j, fast.fused.gates->value);
+}
+
 Status lact_state_store(LactState *s, int64_t layer, LactFast fast) {
+    s->ready_fresh = false;
     for (int j = 0; j < 3; j++)
-        TRY(status_context(store(s, lact_state_tensor(s, layer, j), fast.w[j]->value),
-                           "layer %lld, W%d", (long long)layer, j));
+        TRY(status_context(store_one(s, layer, j, fast), "layer %lld, W%d", (long long)layer, j));
     return STATUS_OK;
+}
+
+/* ---- the fused form ----------------------------------------------------------------------- */
+
+/* [W0 | W2] of a layer, behind it W1. */
+static Tensor ready_gates(const LactState *s, int64_t layer) {
+    const int64_t each = s->batch * s->heads * s->head_dim * s->hidden;
+    char *data = (char *)s->ready + (size_t)(3 * layer * each) * dtype_size(s->ready_type);
+    return tensor_4d(data, s->ready_type, s->batch, s->heads, s->head_dim, 2 * s->hidden);
+}
+static Tensor ready_back(const LactState *s, int64_t layer) {
+    const Tensor gates = ready_gates(s, layer);
+    return tensor_4d((char *)gates.data + tensor_bytes(gates), s->ready_type, s->batch, s->heads,
+                     s->hidden, s->head_dim);
+}
+
+/* `wide` has room for a layer's gates in F32. */
+static Status ready_layer(LactState *s, int64_t layer, Tensor wide) {
+    const Kernels *k = s->device->k;
+    const Tensor gates = ready_gates(s, layer);
+    const int64_t rows = s->batch * s->heads * s->head_dim;
+    for (int j = 0; j < 3; j += 2) {
+        const Tensor w = tensor_view4(lact_state_tensor(s, layer, j), 1, 1, rows, s->hidden);
+        TRY(k->merge_heads(s->device, grad_set(tensor_view3(wide, 1, rows, 2 * s->hidden)), w,
+                           j / 2 * s->hidden));
+    }
+    TRY(k->copy(s->device, grad_set(gates), wide, 1));
+    return k->copy(s->device, grad_set(ready_back(s, layer)), lact_state_tensor(s, layer, 1), 1);
+}
+
+static Status make_ready(LactState *s, DType act) {
+    if (s->ready_fresh && s->ready_type == act) return STATUS_OK;
+    if (!s->ready || s->ready_type != act) {
+        if (s->ready) device_release(s->device, s->ready);
+        s->ready = NULL;
+        const int64_t count = 3 * s->layers * tensor_count(lact_state_tensor(s, 0, 0));
+        TRY(device_alloc(s->device, (size_t)count * dtype_size(act), &s->ready));
+        s->ready_type = act;
+    }
+    Tensor wide;
+    Arena *arena = &s->device->step;
+    TRY(arena_tensor(arena, DTYPE_F32, 4, ready_gates(s, 0).shape, &wide));
+    Status status = STATUS_OK;
+    for (int64_t i = 0; i < s->layers && status == STATUS_OK; i++) status = ready_layer(s, i, wide);
+    arena_give(arena, wide.data, tensor_bytes(wide));
+    s->ready_fresh = status == STATUS_OK;
+    return status;
 }
 
 LactFast lact_state_fast(const LactState *s, Tape *t, int64_t layer) {
     LactFast fast;
+    /* a cache within the state, which is const for what it says */
+    const Status status = tape_poison(t) ? STATUS_OK : make_ready((LactState *)s, tape_act(t));
+    if (status != STATUS_OK) tape_fail(t, status);
     for (int j = 0; j < 3; j++)
         fast.w[j] = tape_input(t, lact_state_tensor(s, layer, j), "fast weight");
+    fast.fused.gates = tape_input(t, ready_gates(s, layer), "fast weights");
+    fast.fused.back = tape_input(t, ready_back(s, layer), "fast weight");
     return fast;
 }
 

@@ -14,6 +14,11 @@ typedef struct LactState {
     Device *device;
     int64_t layers, batch, heads, head_dim, hidden; /* H, e, h */
     void *memory;                                   /* all of it, on the device */
+    /* The same once more as the fused form reads it, made when first asked for; a store makes it
+     * stale. */
+    void *ready;
+    DType ready_type;
+    bool ready_fresh;
 } LactState;
 
 /* Undefined values. STATUS_USAGE when a size is below 1, STATUS_MEMORY. */
@@ -25,7 +30,8 @@ void lact_state_free(LactState *s);
 Tensor lact_state_tensor(const LactState *s, int64_t layer, int j);
 /* Copies a layer's fast weights in; one with B = 1 is repeated for every scene. */
 Status lact_state_store(LactState *s, int64_t layer, LactFast fast);
-/* As constants of the tape's pass. */
+/* As constants of the tape's pass, in both forms; the fused one is kept from one pass to the next.
+ * The first time after a store is not to be captured in a graph. */
 LactFast lact_state_fast(const LactState *s, Tape *t, int64_t layer);
 
 Status lact_state_save(const LactState *s, const char *path, const SafeMeta *meta,

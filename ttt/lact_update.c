@@ -4,10 +4,6 @@
 #include "ttt/lact_forms.h"
 #include "ttt/newton_schulz.h"
 
-#define COLUMN_OFFSET 1e-5f
-/* Turns 0/0 into 0 and changes no other quotient. */
-#define TINY 1e-30f
-
 Var *lact_constant(Tape *t, int rank, const int64_t *shape, float value) {
     if (tape_poison(t)) return tape_poison(t);
     Tensor c;
@@ -18,49 +14,12 @@ Var *lact_constant(Tape *t, int rank, const int64_t *shape, float value) {
 }
 
 LactFast lact_initial(const LactLayer *m, Tape *t) {
-    LactFast w;
+    LactFast w = {.w = {NULL}};
     for (int j = 0; j < 3; j++) {
         const int64_t *s = m->w[j]->value.shape;
         w.w[j] = op_view(t, m->w[j], 4, (int64_t[]){1, s[0], s[1], s[2]});
     }
     return w;
-}
-
-/* |w|_col in every element of its column, [batch,...], without gradient; w [1,H,r,c]. The norm is
- * the sum of w * w/|w|, and a product with ones both sums a column and repeats the sum. */
-static Var *column_norms(Tape *t, Var *w, int64_t batch) {
-    if (tape_poison(t)) return tape_poison(t);
-    const int64_t *s = w->value.shape;
-    const int64_t square[] = {1, 1, s[2], s[2]}, full[] = {batch, s[1], s[2], s[3]};
-    Var *fixed = op_detach(t, w);
-    Var *unit = op_normalise(t, fixed, s[1], s[2], s[3], TINY);
-    Var *product = op_mul(t, fixed, unit);
-    tape_drop(t, unit);
-    Var *ones = lact_constant(t, 4, square, 1);
-    Var *norms = op_matmul(t, ones, false, product, false, 1, DTYPE_F32);
-    tape_drop(t, product);
-    if (tape_poison(t)) return tape_poison(t);
-    tape_give(t, ones->value);
-    if (batch == 1) return norms;
-    Var *zeros = lact_constant(t, 4, full, 0);
-    Var *repeated = op_add(t, norms, zeros, 1);
-    tape_drop(t, norms);
-    if (tape_poison(t)) return tape_poison(t);
-    tape_give(t, zeros->value);
-    return repeated;
-}
-
-/* M/(|M|_col + 1e-5) * |W|_col; moved [B,H,r,c] ends here. */
-static Var *weight_norm(Tape *t, Var *moved, Var *w) {
-    if (tape_poison(t)) return tape_poison(t);
-    const int64_t *s = moved->value.shape;
-    Var *unit = op_normalise(t, moved, s[0] * s[1], s[2], s[3], COLUMN_OFFSET);
-    Var *norms = column_norms(t, w, s[0]);
-    Var *y = op_mul(t, unit, norms);
-    tape_drop(t, moved);
-    tape_drop(t, unit);
-    tape_drop(t, norms);
-    return y;
 }
 
 /* W' from W and the gradient g, which ends here. */
@@ -70,7 +29,10 @@ static Var *step(const LactLayer *m, Tape *t, Var *w, Var *g) {
     Var *moved = op_add(t, w, u, v->ascend ? -1 : 1);
     if (u != g) tape_drop(t, u);
     tape_drop(t, g);
-    return v->no_weight_norm ? moved : weight_norm(t, moved, w);
+    if (v->no_weight_norm) return moved;
+    Var *kept = op_weight_norm(t, moved, w, LACT_COLUMN_OFFSET);
+    tape_drop(t, moved);
+    return kept;
 }
 
 /* (eta_j * x)' y: [B,H,n,a], [B,H,n,b] -> [B,H,a,b]. */

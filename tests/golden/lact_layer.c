@@ -24,43 +24,53 @@ static bool recognise(const SafeFile *f) {
 }
 
 /* <variant>.state.w0, w1, w2. */
-static Status compare_state(LayerRun *r, const char *variant, LactFast fast) {
+static Status compare_state(LayerRun *r, const char *variant, const char *form, LactFast fast) {
     TRY(lact_state_store(r->state, 0, fast));
     lact_state_limits(r->g);
     for (int j = 0; j < 3; j++) {
         char name[128];
         snprintf(name, sizeof name, "%s.state.w%d", variant, j);
-        TRY(golden_compare(r->g, name, "composed", lact_state_tensor(r->state, 0, j), 0));
+        TRY(golden_compare(r->g, name, form, lact_state_tensor(r->state, 0, j), 0));
     }
     return STATUS_OK;
 }
 
-static Status run_variant(LayerRun *r, const char *variant) {
+static Status run_form(LayerRun *r, const char *variant, bool composed) {
+    const char *form = composed ? "composed" : "fused";
     Golden *g = r->g;
     Tape *t = r->t;
     char name[128];
     LactFast fast;
     TRY(lact_variant_by_name(variant, &r->layer.variant));
+    r->layer.composed = composed;
     params_begin_step(&r->params);
     tape_reset(t, true);
     Tensor x, dy;
     TRY(golden_push(t, &r->x, g->act, &x));
     TRY(golden_push(t, &r->dy, DTYPE_F32, &dy));
     Var *input = tape_input_grad(t, x, "x");
-    Var *y = lact_forward(&r->layer, t, input, r->writing, &fast);
+    Var *y = lact_forward(&r->layer, t, input, r->writing, NULL, &fast);
     Var *loss = golden_weighted_sum(t, y, dy);
     TRY(tape_status(t));
     lact_output_limits(g);
     snprintf(name, sizeof name, "%s.y", variant);
-    TRY(golden_compare(g, name, "composed", y->value, 0));
-    TRY(compare_state(r, variant, fast));
+    TRY(golden_compare(g, name, form, y->value, 0));
+    TRY(compare_state(r, variant, form, fast));
     TRY(tape_backward(t, loss, 1));
     TRY(params_finish_grads(&r->params));
     lact_gradient_limits(g);
     snprintf(name, sizeof name, "%s.dx", variant);
-    TRY(golden_compare(g, name, "composed", input->grad, r->floor));
+    TRY(golden_compare(g, name, form, input->grad, r->floor));
     snprintf(name, sizeof name, "%s.g.", variant);
-    return golden_check_lact_gradients(g, &r->params, name, "composed", r->floor);
+    return golden_check_lact_gradients(g, &r->params, name, form, r->floor);
+}
+
+/* The linear variants have one form. */
+static Status run_variant(LayerRun *r, const char *variant) {
+    LactVariant v;
+    TRY(lact_variant_by_name(variant, &v));
+    TRY(run_form(r, variant, true));
+    return v.linear ? STATUS_OK : run_form(r, variant, false);
 }
 
 static Status run_newton_schulz(LayerRun *r) {

@@ -230,6 +230,46 @@ static Var *concat_tokens(Tape *t, Var *const *in) {
 static Var *concat_with_itself(Tape *t, Var *const *in) {
     return op_concat_tokens(t, op_slice_tokens(t, in[0], 1, 2), in[0]);
 }
+static Var *linear_rows(Tape *t, Var *const *in) {
+    Var *a = op_linear_rows(t, in[0], in[1], 1, 2), *b = op_linear_rows(t, in[0], in[1], 4, 2);
+    return op_mul(t, a, b);
+}
+static Var *token_rates(Tape *t, Var *const *in) {
+    return op_token_rates(t, in[0], in[1], in[2], -0.5f);
+}
+static Var *side_by_side(Tape *t, Var *const *in) {
+    return op_side_by_side(t, in[0], in[1], DTYPE_F32);
+}
+static Var *lact_write(Tape *t, Var *const *in) {
+    return op_lact_write(t, in[0], in[1], in + 2, 0.01f, false).gates;
+}
+/* Two outputs, both used. */
+static Var *lact_write_apart(Tape *t, Var *const *in) {
+    const LactGradients g = op_lact_write(t, in[0], in[1], in + 2, 0.01f, false);
+    return op_matmul(t, g.gates, false, g.back, false, 1, DTYPE_F32);
+}
+static Var *lact_write_last(Tape *t, Var *const *in) {
+    return op_lact_write(t, in[0], in[1], in + 2, 0.01f, true).back;
+}
+static Var *lact_step(Tape *t, Var *const *in) {
+    const LactGradients u = {in[0], in[4]};
+    const LactWeights w = op_lact_step(t, u, in + 1, -1, 0, DTYPE_F32);
+    return op_matmul(t, w.back, false, w.gates, false, 1, DTYPE_F32);
+}
+static Var *lact_step_norm(Tape *t, Var *const *in) {
+    const LactGradients u = {in[0], in[4]};
+    const LactWeights w = op_lact_step(t, u, in + 1, 1, 0.01f, DTYPE_F32);
+    return op_matmul(t, w.back, false, w.gates, false, 1, DTYPE_F32);
+}
+/* One output is used by nobody. */
+static Var *lact_step_half(Tape *t, Var *const *in) {
+    const LactGradients u = {in[0], in[4]};
+    return op_lact_step(t, u, in + 1, 1, 0.01f, DTYPE_F32).gates;
+}
+static Var *lact_read(Tape *t, Var *const *in) {
+    const LactWeights w = {in[1], in[2]};
+    return op_lact_read(t, in[0], w, 0.01f);
+}
 static Var *mse(Tape *t, Var *const *in) {
     return op_mse(t, in[0], in[1]->value);
 }
@@ -356,6 +396,44 @@ const GradientCase gradient_cases[] = {
     CASE("slice_tokens", "two of one", slice_twice, {ACT(1, 2, 7, 3)}),
     CASE("concat_tokens", "", concat_tokens, {ACT(1, 2, 3, 5), ACT(1, 2, 4, 5)}),
     CASE("concat_tokens", "of a slice", concat_with_itself, {ACT(1, 2, 3, 5)}),
+    CASE("linear_rows", "two of one", linear_rows, {ACT(1, 2, 3, 5), WEIGHT(0.5, 6, 5)}),
+    CASE("token_rates", "", token_rates, {ACT(1, 2, 3, 5), PLAIN(0.5, 6, 5), PLAIN(1, 6)}),
+    CASE("side_by_side", "", side_by_side, {PLAIN(1, 2, 3, 4), PLAIN(1, 2, 3, 4)}),
+    CASE("lact_write", "square", lact_write,
+         {ACT(1, 2, 5, 16), PLAIN(1, 2, 5, 6), PLAIN(0.7, 2, 4, 4), PLAIN(0.7, 2, 4, 4),
+          PLAIN(0.7, 2, 4, 4)},
+         .step = 0.02),
+    CASE("lact_write", "oblong", lact_write_apart,
+         {ACT(1, 1, 5, 8), PLAIN(1, 1, 5, 3), PLAIN(0.7, 1, 4, 6), PLAIN(0.7, 1, 6, 4),
+          PLAIN(0.7, 1, 4, 6)},
+         .step = 0.02),
+    CASE("lact_write", "W1 alone", lact_write_last,
+         {ACT(1, 2, 5, 8), PLAIN(1, 2, 5, 3), PLAIN(0.7, 1, 4, 6), FIXED(0.7, 1, 6, 4),
+          PLAIN(0.7, 1, 4, 6)},
+         .step = 0.02),
+    {.op = "lact_step",
+     .variant = "no norm",
+     .build = lact_step,
+     .in = {PLAIN(0.5, 4, 2, 3, 5), PLAIN(1, 2, 3, 5), PLAIN(1, 2, 5, 3), PLAIN(1, 2, 3, 5),
+            PLAIN(0.5, 2, 2, 5, 3)},
+     .bf16_tolerance = -1},
+    {.op = "lact_step",
+     .variant = "norm, square",
+     .build = lact_step_norm,
+     .in = {PLAIN(0.5, 6, 2, 4, 4), FIXED(1, 2, 4, 4), FIXED(1, 2, 4, 4), FIXED(1, 2, 4, 4)},
+     .step = 0.02,
+     .bf16_tolerance = -1},
+    {.op = "lact_step",
+     .variant = "norm, half used",
+     .build = lact_step_half,
+     .in = {PLAIN(0.5, 4, 2, 3, 5), FIXED(1, 2, 3, 5), FIXED(1, 2, 5, 3), FIXED(1, 2, 3, 5),
+            PLAIN(0.5, 2, 2, 5, 3)},
+     .step = 0.02,
+     .bf16_tolerance = -1},
+    CASE("lact_read", "", lact_read, {ACT(1, 2, 5, 8), ACT(0.7, 2, 2, 4, 12), ACT(0.7, 2, 2, 6, 4)},
+         .step = 0.02),
+    CASE("lact_read", "shared weights", lact_read,
+         {ACT(1, 2, 5, 8), ACT(0.7, 1, 2, 4, 12), ACT(0.7, 2, 2, 6, 4)}, .step = 0.02),
     CASE("mse", "", mse, {ACT(1, 2, 3, 5), FIXED(1, 2, 3, 5)}),
     CASE("cross_entropy", "", cross_entropy, {PLAIN(2, 3, 5), FIXED(0, 3, 5)},
          .bf16_tolerance = -1),

@@ -138,7 +138,7 @@ static Var *layer_input(Layer *l, const float *x, int64_t tokens) {
 /* y without recording. */
 static double *layer_infer(Layer *l, const float *x) {
     tape_reset(l->tape, false);
-    Var *y = lact_forward(&l->lact, l->tape, layer_input(l, x, l->tokens), l->writing, NULL);
+    Var *y = lact_forward(&l->lact, l->tape, layer_input(l, x, l->tokens), l->writing, NULL, NULL);
     check_ok(tape_status(l->tape));
     return pull_doubles(l->device, y->value);
 }
@@ -158,7 +158,7 @@ static void layer_backward(Layer *l, Var **input) {
     *input = layer_input(l, l->x, l->tokens);
     const int64_t shape[] = {l->batch, l->tokens, l->width};
     Tensor dy = push_floats(t, l->dy, DTYPE_F32, 3, shape);
-    Var *y = lact_forward(&l->lact, t, *input, l->writing, NULL);
+    Var *y = lact_forward(&l->lact, t, *input, l->writing, NULL, NULL);
     check_ok(tape_backward(t, sum_of_products(t, y, dy), 1));
     check_ok(params_finish_grads(&l->params));
 }
@@ -231,6 +231,59 @@ static void gradients_are_slopes(void **state) {
     }
 }
 
+/* ---- the two forms -------------------------------------------------------------------------- */
+
+enum { PARTS = 10 }; /* gradients of eight parameters and of x, and y */
+
+/* sum(y dy) with y = layer + x; everything in doubles, the caller's to free. */
+static void layer_results(Layer *l, bool composed, double *out[PARTS]) {
+    Tape *t = l->tape;
+    l->lact.composed = composed;
+    params_begin_step(&l->params);
+    tape_reset(t, true);
+    Var *x = layer_input(l, l->x, l->tokens);
+    const int64_t shape[] = {l->batch, l->tokens, l->width};
+    Tensor dy = push_floats(t, l->dy, DTYPE_F32, 3, shape);
+    Var *y = lact_forward(&l->lact, t, x, l->writing, x, NULL);
+    Var *loss = sum_of_products(t, y, dy);
+    check_ok(tape_status(t));
+    out[9] = pull_doubles(l->device, y->value);
+    check_ok(tape_backward(t, loss, 1));
+    check_ok(params_finish_grads(&l->params));
+    for (int k = 0; k < 8; k++) out[k] = pull_doubles(l->device, l->params.items[k]->var.grad);
+    out[8] = pull_doubles(l->device, x->grad);
+}
+
+static void fused_is_composed(void **state) {
+    (void)state;
+    for (int i = 0; lact_variant_name(i); i++)
+        for (int form = 0; form < 4; form++) {
+            Layer l;
+            LactVariant v;
+            check_ok(lact_variant_by_name(lact_variant_name(i), &v));
+            if (v.linear) continue; /* one form only */
+            layer_open(&l, 1 + form % 2, 1 + form / 2, lact_variant_name(i), DTYPE_F32);
+            double *a[PARTS], *b[PARTS];
+            layer_results(&l, false, a);
+            layer_results(&l, true, b);
+            for (int k = 0; k < PARTS; k++) {
+                const int64_t n = k < 8 ? tensor_count(l.params.items[k]->master) : layer_count(&l);
+                /* the rates' bias: what is left of terms of the size of their weights' gradient */
+                const double floor = k == 6 ? norm_of(b[5], 3 * l.lact.heads * l.width) : 0;
+                const double error = relative(a[k], b[k], n, floor);
+                if (!(error < 1e-4))
+                    print_error("%s, %d heads, %d: result %d is off by %g\n", lact_variant_name(i),
+                                1 + form % 2, 1 + form / 2, k, error);
+                assert_true(error < 1e-4);
+            }
+            for (int k = 0; k < PARTS; k++) {
+                free(a[k]);
+                free(b[k]);
+            }
+            layer_close(&l);
+        }
+}
+
 /* ---- identities ----------------------------------------------------------------------------- */
 
 static void write_then_read_is_forward(void **state) {
@@ -245,7 +298,7 @@ static void write_then_read_is_forward(void **state) {
             Var *x = layer_input(&l, l.x, l.tokens);
             Var *writers = op_slice_tokens(t, x, 0, l.writing);
             LactFast fast = lact_write(&l.lact, t, writers);
-            Var *y = lact_read(&l.lact, t, x, fast);
+            Var *y = lact_read(&l.lact, t, x, NULL, fast);
             check_ok(tape_status(t));
             double *parts = pull_doubles(l.device, y->value);
             assert_true(relative(parts, whole, layer_count(&l), 0) < 2e-6);
@@ -375,7 +428,7 @@ static void names_and_mistakes(void **state) {
     layer_open(&l, 2, 1, "query_is_key", DTYPE_F32);
     assert_int_equal(l.lact.qkv_w->value.shape[0], 2 * l.width); /* k and v rows only */
     tape_reset(l.tape, false);
-    lact_forward(&l.lact, l.tape, layer_input(&l, l.x, l.tokens), l.tokens + 1, NULL);
+    lact_forward(&l.lact, l.tape, layer_input(&l, l.x, l.tokens), l.tokens + 1, NULL, NULL);
     assert_int_equal(tape_status(l.tape), STATUS_DATA);
     assert_non_null(strstr(status_message(), "10 writing tokens"));
     LactLayer other;
@@ -400,7 +453,7 @@ static void a_pass_may_run_out_of_memory(void **state) {
             tape_reset(l.tape, true);
             Var *x = layer_input(&l, l.x, l.tokens);
             mem_fail_at(n);
-            lact_forward(&l.lact, l.tape, x, l.writing, NULL);
+            lact_forward(&l.lact, l.tape, x, l.writing, NULL, NULL);
             const Status s = tape_status(l.tape);
             const bool failed = !mem_fail_pending();
             mem_fail_at(0);
@@ -418,6 +471,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(newton_schulz_against_doubles),
         cmocka_unit_test(gradients_are_slopes),
+        cmocka_unit_test(fused_is_composed),
         cmocka_unit_test(write_then_read_is_forward),
         cmocka_unit_test(variants_differ),
         cmocka_unit_test(who_writes_and_who_reads),

@@ -1,0 +1,121 @@
+/* The step of the fast weights and their weight norm (lact_nvs.md 4, 5.2). A thread takes a few
+ * columns of a matrix, whatever the number of threads. */
+#include <math.h>
+
+#include "kernels/cpu/table.h"
+#include "kernels/cpu/values.h"
+
+#define COLUMNS 64
+
+typedef struct Sizes {
+    int64_t outer, rows, columns, pitch, at, period, parts;
+} Sizes;
+
+static Sizes sizes_of(Tensor y, int64_t at, int64_t columns, int64_t period) {
+    return (Sizes){
+        y.shape[0], y.shape[1], columns, y.shape[2], at, period, div_up(columns, COLUMNS)};
+}
+
+/* scale = |W|/(|M| + offset) and back = 1/(|W| |M|) of n columns of matrix o. */
+static void column_factors(float *scale, float *back, const Sizes *s, const float *u,
+                           const float *w, int64_t n, float sign, float offset) {
+    float moved[COLUMNS] = {0}, start[COLUMNS] = {0};
+    for (int64_t r = 0; r < s->rows; r++) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) {
+            const float a = w[r * s->columns + i], m = a + sign * u[r * s->columns + i];
+            moved[i] += m * m;
+            start[i] += a * a;
+        }
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const float norm = sqrtf(moved[i]), wanted = sqrtf(start[i]), product = norm * wanted;
+        scale[i] = wanted / (norm + offset);
+        back[i] = product > 0.0f ? 1.0f / product : 0.0f;
+    }
+}
+
+Status weight_step_cpu(Device *d, Tensor y, int64_t at, Tensor stats, Tensor u, Tensor w,
+                       float sign, float offset) {
+    (void)d;
+    if (!act_dtype(y.dtype)) return refuse_dtype("weight_step", y.dtype);
+    const Sizes s = sizes_of(y, at, u.shape[2], w.shape[0]);
+    const Grad to = grad_set(y);
+    float *kept = stats.data;
+#pragma omp parallel for schedule(static) if (tensor_count(u) >= PARALLEL_MIN)
+    for (int64_t job = 0; job < s.outer * s.parts; job++) {
+        const int64_t o = job / s.parts, c = job % s.parts * COLUMNS;
+        const int64_t n = min_i64(COLUMNS, s.columns - c);
+        const float *step = (const float *)u.data + o * s.rows * s.columns + c;
+        const float *start = (const float *)w.data + o % s.period * s.rows * s.columns + c;
+        float scale[COLUMNS], back[COLUMNS], buffer[COLUMNS];
+        for (int64_t i = 0; i < COLUMNS; i++) scale[i] = 1.0f;
+        if (offset > 0.0f) column_factors(scale, back, &s, step, start, n, sign, offset);
+        for (int64_t r = 0; r < s.rows; r++) {
+            const float *a = start + r * s.columns, *b = step + r * s.columns;
+            for (int64_t i = 0; i < n; i++) buffer[i] = (a[i] + sign * b[i]) * scale[i];
+            values_write(&to, (o * s.rows + r) * s.pitch + at + c, n, buffer);
+        }
+        for (int64_t i = 0; kept && offset > 0.0f && i < n; i++) {
+            kept[2 * (o * s.columns + c + i)] = scale[i];
+            kept[2 * (o * s.columns + c + i) + 1] = back[i];
+        }
+    }
+    return STATUS_OK;
+}
+
+/* pull = s1 sum(y g) of n columns of matrix o. */
+static void column_pull(float *pull, const Sizes *s, const Tensor *dy, const Tensor *y,
+                        const float *stats, int64_t o, int64_t c, int64_t n) {
+    float g_buffer[COLUMNS], y_buffer[COLUMNS];
+    memset(pull, 0, COLUMNS * sizeof *pull);
+    for (int64_t r = 0; r < s->rows; r++) {
+        const int64_t from = (o * s->rows + r) * s->pitch + s->at + c;
+        const float *g = values_read(dy, from, n, g_buffer);
+        const float *v = values_read(y, from, n, y_buffer);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) pull[i] += g[i] * v[i];
+    }
+    for (int64_t i = 0; i < n; i++) pull[i] *= stats[2 * (o * s->columns + c + i) + 1];
+}
+
+/* Matrix o's part of the columns [c, c + n): du, and dw with the sum so far. */
+static void step_back(const Sizes *s, const Grad *du, const Grad *dw, const Tensor *dy,
+                      const Tensor *y, const float *stats, int64_t o, int64_t c, int64_t n,
+                      float sign) {
+    float g_buffer[COLUMNS], y_buffer[COLUMNS], dm[COLUMNS], pull[COLUMNS], step[COLUMNS];
+    const Grad sum = {dw->t, dw->add || o >= s->period};
+    if (stats) column_pull(pull, s, dy, y, stats, o, c, n);
+    for (int64_t r = 0; r < s->rows; r++) {
+        const int64_t from = (o * s->rows + r) * s->pitch + s->at + c;
+        const float *g = values_read(dy, from, n, g_buffer);
+        memcpy(dm, g, (size_t)n * sizeof *dm);
+        if (stats) {
+            const float *v = values_read(y, from, n, y_buffer);
+            for (int64_t i = 0; i < n; i++)
+                dm[i] = stats[2 * (o * s->columns + c + i)] * g[i] - pull[i] * v[i];
+        }
+        for (int64_t i = 0; i < n; i++) step[i] = sign * dm[i];
+        const int64_t to = r * s->columns + c, matrix = s->rows * s->columns;
+        if (du->t.data) values_write(du, o * matrix + to, n, step);
+        if (dw->t.data) values_write(&sum, o % s->period * matrix + to, n, dm);
+    }
+}
+
+Status weight_step_backward_cpu(Device *d, Grad du, Grad dw, Tensor dy, int64_t at, Tensor y,
+                                Tensor stats, float sign) {
+    (void)d;
+    if (!du.t.data && !dw.t.data) return STATUS_OK;
+    if (!act_dtype(dy.dtype) || (stats.data && y.dtype != dy.dtype))
+        return refuse_dtype("weight_step_backward", dy.dtype);
+    const Tensor *like = du.t.data ? &du.t : &dw.t;
+    const Sizes s = sizes_of(dy, at, like->shape[2], dw.t.data ? dw.t.shape[0] : dy.shape[0]);
+    /* All matrices that share one of w are summed by one thread, in order. */
+#pragma omp parallel for schedule(static) if (tensor_count(dy) >= PARALLEL_MIN)
+    for (int64_t job = 0; job < s.period * s.parts; job++) {
+        const int64_t c = job % s.parts * COLUMNS, n = min_i64(COLUMNS, s.columns - c);
+        for (int64_t o = job / s.parts; o < s.outer; o += s.period)
+            step_back(&s, &du, &dw, &dy, &y, stats.data, o, c, n, sign);
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,357 @@
+/* The LaCT layer's writing and reading as one node each (lact_nvs.md 4, 5.1, 5.4). What the
+ * elementwise slots can compute again from the products is not kept: keys, values and queries, and
+ * all that the inner gradients and the read are products of.
+ */
+#include "nn/ops.h"
+#include "nn/ops_check.h"
+
+/* ---- products --------------------------------------------------------------------------- */
+
+/* op(a) with weights that all samples share; of one head, all samples as one matrix. */
+static Status apply_shared(Device *d, Grad c, Tensor a, Tensor w, bool transposed) {
+    if (a.shape[1] == 1) {
+        c.t = op_rows(c.t);
+        a = op_rows(a);
+        w = op_rows(w);
+    }
+    return d->k->matmul(d, c, a, false, w, transposed, 1);
+}
+
+/* c [1,H,.,.] = sum over samples of a' b. */
+static Status sum_shared(Device *d, Grad c, Tensor a, Tensor b) {
+    if (a.shape[1] == 1) {
+        c.t = op_rows(c.t);
+        a = op_rows(a);
+        b = op_rows(b);
+    }
+    return d->k->matmul(d, c, a, true, b, false, 1);
+}
+
+/* ---- writing ---------------------------------------------------------------------------- */
+
+typedef struct WriteSizes {
+    int64_t batch, heads, tokens, e, h;
+    DType act;
+    bool gates; /* W0 and W2 are written too */
+} WriteSizes;
+
+static int64_t written(const WriteSizes *s) {
+    return s->gates ? 3 : 1;
+}
+
+static Status take4(Tape *t, DType dtype, int64_t a, int64_t b, int64_t c, int64_t d, Tensor *out) {
+    return tape_take(t, dtype, 4, (int64_t[]){a, b, c, d}, out);
+}
+
+/* Part of e or of the gradients, which lie one behind the other: `count` from `first`, each
+ * [B*H,r,c]. */
+static Tensor part4(Tensor x, int64_t first, int64_t count, int64_t each, int64_t r, int64_t c) {
+    char *data = (char *)x.data + (size_t)(first * each * r * c) * dtype_size(x.dtype);
+    return tensor_4d(data, x.dtype, count, each, r, c);
+}
+
+/* Keys, values and the weights, as the products take them; W0 beside W2. */
+typedef struct WriteOperands {
+    Tensor k, v, w02, w1;
+} WriteOperands;
+
+static Status take_tokens(Tape *t, const WriteSizes *s, Tensor packed, float offset,
+                          WriteOperands *o) {
+    Device *d = tape_device(t);
+    TRY(take4(t, s->act, s->batch, s->heads, s->tokens, s->e, &o->k));
+    TRY(take4(t, s->act, s->batch, s->heads, s->tokens, s->e, &o->v));
+    TRY(d->k->silu_heads(d, o->k, packed, 0, offset));
+    return d->k->silu_heads(d, o->v, packed, s->heads * s->e, 0);
+}
+
+static Status take_weights(Tape *t, const WriteSizes *s, Var *const *w, WriteOperands *o) {
+    Device *d = tape_device(t);
+    TRY(take4(t, s->act, 1, s->heads, s->e, 2 * s->h, &o->w02));
+    o->w1 = tensor_none();
+    TRY(op_lay_side_by_side(t, o->w02, w[0]->value, w[2]->value));
+    if (!s->gates) return STATUS_OK;
+    TRY(take4(t, s->act, 1, s->heads, s->h, s->e, &o->w1));
+    return d->k->copy(d, grad_set(tensor_view(o->w1, 3, w[1]->value.shape)), w[1]->value, 1);
+}
+
+/* G from e: gates [.., BH,e,h] = k' e, back [1,BH,h,e] = e' v. */
+static Status inner_gradients(Device *d, const WriteSizes *s, const WriteOperands *o, Tensor e,
+                              Tensor gates, Tensor back) {
+    const int64_t each = s->batch * s->heads, last = written(s) - 1;
+    const Tensor k = part4(o->k, 0, 1, each, s->tokens, s->e);
+    const Tensor v = part4(o->v, 0, 1, each, s->tokens, s->e);
+    if (s->gates)
+        TRY(d->k->matmul(d, grad_set(gates), k, true, part4(e, 0, 2, each, s->tokens, s->h), false,
+                         1));
+    return d->k->matmul(d, grad_set(back), part4(e, last, 1, each, s->tokens, s->h), true, v, false,
+                        1);
+}
+
+/* Where G0 and G2, and G1 lie in the outputs. */
+static void parts_of(const WriteSizes *s, Tensor gates, Tensor back, Tensor *first, Tensor *last) {
+    const int64_t each = s->batch * s->heads;
+    *first = s->gates ? part4(gates, 0, 2, each, s->e, s->h) : tensor_none();
+    *last = tensor_is_none(back) ? part4(gates, 2, 1, each, s->h, s->e)
+                                 : part4(back, 0, 1, each, s->h, s->e);
+}
+
+/* saved: ac, t, w02, w1 */
+static Status write_forward(Tape *t, const WriteSizes *s, Var *const *in, float offset,
+                            Tensor gates, Tensor back, Tensor saved[4]) {
+    Device *d = tape_device(t);
+    WriteOperands o;
+    Tensor e, first, last;
+    TRY(take_tokens(t, s, in[0]->value, offset, &o));
+    TRY(take_weights(t, s, in + 2, &o));
+    TRY(take4(t, s->act, s->batch, s->heads, s->tokens, 2 * s->h, &saved[0]));
+    TRY(apply_shared(d, grad_set(saved[0]), o.k, o.w02, false));
+    if (s->gates) {
+        TRY(take4(t, s->act, s->batch, s->heads, s->tokens, s->h, &saved[1]));
+        TRY(apply_shared(d, grad_set(saved[1]), o.v, o.w1, true));
+    }
+    TRY(take4(t, s->act, written(s), s->batch * s->heads, s->tokens, s->h, &e));
+    TRY(d->k->lact_write(d, e, saved[0], saved[1], in[1]->value));
+    parts_of(s, gates, back, &first, &last);
+    TRY(inner_gradients(d, s, &o, e, first, last));
+    tape_give(t, o.k);
+    tape_give(t, o.v);
+    tape_give(t, e);
+    saved[2] = o.w02;
+    saved[3] = o.w1;
+    return STATUS_OK;
+}
+
+/* F32 gradients of G in the operands' dtype; `owned` when that took memory. */
+static Status as_operands(Tape *t, const WriteSizes *s, Tensor g, Tensor *out) {
+    Device *d = tape_device(t);
+    *out = g;
+    if (tensor_is_none(g) || s->act == DTYPE_F32) return STATUS_OK;
+    TRY(tape_take(t, s->act, g.rank, g.shape, out));
+    return d->k->copy(d, grad_set(*out), g, 1);
+}
+
+static void give_operands(Tape *t, const WriteSizes *s, Tensor g) {
+    if (s->act != DTYPE_F32) tape_give(t, g);
+}
+
+/* e = the gradients of e: k dG0, k dG2, v dG1'. */
+static Status slopes_of_e(Device *d, const WriteSizes *s, const WriteOperands *o, Tensor e,
+                          Tensor dgates, Tensor dback) {
+    const int64_t each = s->batch * s->heads, last = written(s) - 1;
+    const Tensor k = part4(o->k, 0, 1, each, s->tokens, s->e);
+    const Tensor v = part4(o->v, 0, 1, each, s->tokens, s->e);
+    if (s->gates)
+        TRY(d->k->matmul(d, grad_set(part4(e, 0, 2, each, s->tokens, s->h)), k, false, dgates,
+                         false, 1));
+    return d->k->matmul(d, grad_set(part4(e, last, 1, each, s->tokens, s->h)), v, false, dback,
+                        true, 1);
+}
+
+/* dk, into k, and dv, into v: both have been used up. */
+static Status slopes_of_tokens(Device *d, const WriteSizes *s, const WriteOperands *o, Tensor e,
+                               Tensor dgates, Tensor dback, Tensor dac, Tensor dt) {
+    const int64_t each = s->batch * s->heads, last = written(s) - 1;
+    const Tensor k = part4(o->k, 0, 1, each, s->tokens, s->e);
+    const Tensor v = part4(o->v, 0, 1, each, s->tokens, s->e);
+    TRY(apply_shared(d, grad_set(o->k), dac, o->w02, true));
+    TRY(d->k->matmul(d, grad_set(v), part4(e, last, 1, each, s->tokens, s->h), false, dback, false,
+                     1));
+    if (!s->gates) return STATUS_OK;
+    TRY(d->k->matmul(d, grad_add(k), part4(e, 0, 2, each, s->tokens, s->h), false, dgates, true,
+                     1));
+    return apply_shared(d, grad_add(o->v), dt, o->w1, false);
+}
+
+/* dw0 and dw2 from k' dac, dw1 from dt' v. */
+static Status slopes_of_weights(Tape *t, Node *n, const WriteSizes *s, const WriteOperands *o,
+                                Tensor dac, Tensor dt) {
+    Device *d = tape_device(t);
+    const int64_t rows = s->heads * s->e;
+    const Grad dw0 = tape_grad(t, n->in[2]), dw2 = tape_grad(t, n->in[4]);
+    if (!tensor_is_none(dw0.t) || !tensor_is_none(dw2.t)) {
+        Tensor both;
+        const int64_t one[] = {1, 1, rows, s->h};
+        TRY(take4(t, DTYPE_F32, 1, s->heads, s->e, 2 * s->h, &both));
+        TRY(sum_shared(d, grad_set(both), o->k, dac));
+        const Tensor packed = tensor_view3(both, 1, rows, 2 * s->h);
+        if (!tensor_is_none(dw0.t)) TRY(d->k->split_heads(d, op_view_grad(dw0, 4, one), packed, 0));
+        if (!tensor_is_none(dw2.t))
+            TRY(d->k->split_heads(d, op_view_grad(dw2, 4, one), packed, s->h));
+        tape_give(t, both);
+    }
+    if (!s->gates) return STATUS_OK;
+    const Grad dw1 = op_view_grad(tape_grad(t, n->in[3]), 4, (int64_t[]){1, s->heads, s->h, s->e});
+    return tensor_is_none(dw1.t) ? STATUS_OK : sum_shared(d, dw1, dt, o->v);
+}
+
+static WriteSizes sizes_of(Var *const *in, bool only_w1) {
+    const int64_t *p = in[0]->value.shape, *w = in[2]->value.shape;
+    return (WriteSizes){p[0], w[0], p[1], w[1], w[2], in[0]->value.dtype, !only_w1};
+}
+
+static Status write_backward(Tape *t, Node *n) {
+    Device *d = tape_device(t);
+    const WriteSizes s = sizes_of(n->in, n->i[0]);
+    const int64_t each = s.batch * s.heads;
+    WriteOperands o = {.w02 = n->saved[2], .w1 = n->saved[3]};
+    Tensor gates, back = tensor_none(), dgates, dback, first, last, e, dac, dt = tensor_none();
+    TRY(tape_grad_of(t, n->out, &gates));
+    if (n->more[0]) TRY(tape_grad_of(t, n->more[0], &back));
+    if (!s.gates) {
+        back = gates;
+        gates = tensor_none();
+    }
+    TRY(as_operands(t, &s, gates, &dgates));
+    TRY(as_operands(t, &s, back, &dback));
+    parts_of(&s, dgates, dback, &first, &last);
+    TRY(take_tokens(t, &s, n->in[0]->value, n->u.f[0], &o));
+    TRY(take4(t, s.act, written(&s), each, s.tokens, s.h, &e));
+    TRY(slopes_of_e(d, &s, &o, e, first, last));
+    TRY(take4(t, s.act, s.batch, s.heads, s.tokens, 2 * s.h, &dac));
+    if (s.gates) TRY(take4(t, s.act, s.batch, s.heads, s.tokens, s.h, &dt));
+    TRY(d->k->lact_write_backward(d, dac, dt, tape_grad(t, n->in[1]), e, n->saved[0], n->saved[1],
+                                  n->in[1]->value));
+    TRY(slopes_of_weights(t, n, &s, &o, dac, dt));
+    TRY(slopes_of_tokens(d, &s, &o, e, first, last, dac, dt));
+    const Grad dpacked = tape_grad(t, n->in[0]);
+    TRY(d->k->silu_heads_backward(d, dpacked, o.k, n->in[0]->value, 0, n->u.f[0]));
+    TRY(d->k->silu_heads_backward(d, dpacked, o.v, n->in[0]->value, s.heads * s.e, 0));
+    const Tensor mine[] = {o.k, o.v, e, dac, dt};
+    for (int i = 0; i < 5; i++) tape_give(t, mine[i]);
+    give_operands(t, &s, dgates);
+    give_operands(t, &s, dback);
+    return STATUS_OK;
+}
+
+static bool weights_fit(Var *const *w) {
+    const Tensor a = w[0]->value, b = w[1]->value;
+    for (int j = 0; j < 3; j++)
+        if (w[j]->value.rank != 3 || w[j]->value.dtype != DTYPE_F32) return false;
+    return tensor_same_shape(a, w[2]->value) && b.shape[0] == a.shape[0] &&
+           b.shape[1] == a.shape[2] && b.shape[2] == a.shape[1];
+}
+
+static bool write_fits(Var *const *in) {
+    const Tensor p = in[0]->value, r = in[1]->value;
+    const int64_t heads = in[2]->value.shape[0], e = in[2]->value.shape[1];
+    return weights_fit(in + 2) && p.rank == 3 && op_is_act(p.dtype) &&
+           p.shape[2] == 2 * heads * e && r.rank == 3 && r.dtype == DTYPE_F32 &&
+           r.shape[0] == p.shape[0] && r.shape[1] == p.shape[1] && r.shape[2] == 3 * heads;
+}
+
+static LactGradients gradients_of(Var *v) {
+    return (LactGradients){v, v};
+}
+
+LactGradients op_lact_write(Tape *t, Var *packed, Var *rates, Var *const w[3], float offset,
+                            bool only_w1) {
+    Var *in[] = {packed, rates, w[0], w[1], w[2]};
+    if (!op_ready(t, "lact_write", 5, in)) return gradients_of(tape_poison(t));
+    if (!write_fits(in))
+        return gradients_of(op_refuse(t, "lact_write", 5, in,
+                                      "[B, n, 2d], F32 [B, n, 3H], F32 w0 and w2 [H, e, h], w1 "
+                                      "[H, h, e]"));
+    const WriteSizes s = sizes_of(in, only_w1);
+    const bool joined = s.gates && s.e == s.h;
+    LactGradients g = {0};
+    if (s.gates)
+        g.gates = tape_output(t, DTYPE_F32, 4,
+                              (int64_t[]){(joined ? 3 : 2) * s.batch, s.heads, s.e, s.h});
+    if (!joined) g.back = tape_output(t, DTYPE_F32, 4, (int64_t[]){s.batch, s.heads, s.h, s.e});
+    if (tape_poison(t)) return gradients_of(tape_poison(t));
+    Var *out = g.gates ? g.gates : g.back;
+    Tensor saved[NODE_SAVED] = {{0}};
+    Status status = write_forward(t, &s, in, offset, op_value(g.gates), op_value(g.back), saved);
+    Node *n = status == STATUS_OK ? tape_record(t, "lact_write", write_backward, out, 5, in) : NULL;
+    if (n) {
+        n->u.f[0] = offset;
+        n->i[0] = only_w1;
+        if (g.gates && g.back) tape_record_more(n, g.back);
+    }
+    for (int i = 0; i < NODE_SAVED; i++) {
+        if (n) n->saved[i] = saved[i];
+        if (!n && status == STATUS_OK) tape_give(t, saved[i]);
+    }
+    return op_done(t, "lact_write", status, out) == out ? g : gradients_of(tape_poison(t));
+}
+
+/* ---- reading ---------------------------------------------------------------------------- */
+
+/* Queries of packed [B,m,d] in memory of their own; e from W1'. */
+static Status take_queries(Tape *t, const Node *n, Tensor packed, Tensor back, float offset,
+                           Tensor *q) {
+    (void)n;
+    const int64_t heads = back.shape[1], e = back.shape[3];
+    TRY(take4(t, packed.dtype, packed.shape[0], heads, packed.shape[1], e, q));
+    return op_kernels(t)->silu_heads(tape_device(t), *q, packed, 0, offset);
+}
+
+/* saved: ab */
+static Status read_backward(Tape *t, Node *n) {
+    Device *d = tape_device(t);
+    Var *packed = n->in[0], *gates = n->in[1], *back = n->in[2];
+    const Tensor go = n->out->grad, ab = n->saved[0];
+    Tensor p, dab, q;
+    TRY(take4(t, ab.dtype, ab.shape[0], ab.shape[1], ab.shape[2], ab.shape[3] / 2, &p));
+    TRY(tape_take(t, ab.dtype, 4, ab.shape, &dab));
+    TRY(d->k->matmul(d, grad_set(p), go, false, back->value, true, 1));
+    TRY(d->k->lact_gate_backward(d, dab, p, p, ab));
+    TRY(d->k->matmul(d, tape_grad(t, back), p, true, go, false, 1));
+    tape_give(t, p);
+    TRY(take_queries(t, n, packed->value, back->value, n->u.f[0], &q));
+    TRY(d->k->matmul(d, tape_grad(t, gates), q, true, dab, false, 1));
+    const Grad dpacked = tape_grad(t, packed);
+    if (!tensor_is_none(dpacked.t)) {
+        TRY(d->k->matmul(d, grad_set(q), dab, false, gates->value, true, 1)); /* dq, over q */
+        TRY(d->k->silu_heads_backward(d, dpacked, q, packed->value, 0, n->u.f[0]));
+    }
+    tape_give(t, dab);
+    tape_give(t, q);
+    return STATUS_OK;
+}
+
+static bool read_fits(Tensor packed, Tensor gates, Tensor back) {
+    return packed.rank == 3 && op_is_act(packed.dtype) && gates.rank == 4 && back.rank == 4 &&
+           gates.dtype == packed.dtype && back.dtype == packed.dtype &&
+           (gates.shape[0] == 1 || gates.shape[0] == packed.shape[0]) &&
+           (back.shape[0] == 1 || back.shape[0] == packed.shape[0]) &&
+           gates.shape[1] == back.shape[1] && gates.shape[2] == back.shape[3] &&
+           gates.shape[3] == 2 * back.shape[2] && packed.shape[2] == back.shape[1] * back.shape[3];
+}
+
+static Status read_forward(Tape *t, Tensor o, Tensor ab, Tensor packed, LactWeights w,
+                           float offset) {
+    Device *d = tape_device(t);
+    Tensor q, p;
+    TRY(take_queries(t, NULL, packed, w.back->value, offset, &q));
+    TRY(d->k->matmul(d, grad_set(ab), q, false, w.gates->value, false, 1));
+    tape_give(t, q);
+    TRY(take4(t, ab.dtype, ab.shape[0], ab.shape[1], ab.shape[2], ab.shape[3] / 2, &p));
+    TRY(d->k->lact_gate(d, p, ab));
+    TRY(d->k->matmul(d, grad_set(o), p, false, w.back->value, false, 1));
+    tape_give(t, p);
+    return STATUS_OK;
+}
+
+Var *op_lact_read(Tape *t, Var *packed, LactWeights w, float offset) {
+    Var *in[] = {packed, w.gates, w.back};
+    if (!op_ready(t, "lact_read", 3, in)) return tape_poison(t);
+    const Tensor x = packed->value, gates = w.gates->value, back = w.back->value;
+    if (!read_fits(x, gates, back))
+        return op_refuse(t, "lact_read", 3, in,
+                         "[B, m, d], [B or 1, H, e, 2h], [B or 1, H, h, e] of one dtype");
+    Tensor ab;
+    Var *o = tape_output(t, x.dtype, 4,
+                         (int64_t[]){x.shape[0], back.shape[1], x.shape[1], back.shape[3]});
+    if (tape_poison(t)) return o;
+    Status s = take4(t, x.dtype, x.shape[0], back.shape[1], x.shape[1], gates.shape[3], &ab);
+    if (s == STATUS_OK) s = read_forward(t, o->value, ab, x, w, offset);
+    Node *n = s == STATUS_OK ? tape_record(t, "lact_read", read_backward, o, 3, in) : NULL;
+    if (n) {
+        n->saved[0] = ab;
+        n->u.f[0] = offset;
+    } else if (s == STATUS_OK) {
+        tape_give(t, ab);
+    }
+    return op_done(t, "lact_read", s, o);
+}
