@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "fast_case.h"
+#include "fast_lact.h"
 #include "ttt/chunked.h"
 
 static bool recognise(const SafeFile *f) {
@@ -32,7 +33,7 @@ static const float schedule5[5][3] = {{4.0848f, -6.8946f, 2.9270f},
                                       {2.8769f, -3.1427f, 1.2046f},
                                       {2.8366f, -3.0525f, 1.2012f}};
 
-static Status read_rule(const cJSON *o, ChunkedRule *r) {
+Status fast_lact_rule(const cJSON *o, ChunkedRule *r) {
     const cJSON *update = cJSON_GetObjectItemCaseSensitive(o, "update");
     *r = (ChunkedRule){.static_gates = cJSON_GetArraySize(update) == 1,
                        .no_weight_norm = !fast_flag_of(o, "weight_norm"),
@@ -117,7 +118,7 @@ static Var *rates(FastCase *c, Var *x) {
 static Status check_layer(FastCase *c) {
     Tape *t = c->t;
     ChunkedRule rule;
-    TRY(read_rule(cJSON_GetObjectItemCaseSensitive(c->config, "core"), &rule));
+    TRY(fast_lact_rule(cJSON_GetObjectItemCaseSensitive(c->config, "core"), &rule));
     set_class(c, &rule);
     Var *x = fast_find(c, "x", "");
     const int64_t heads = (int64_t)fast_number(c, "heads", 1), width = x->value.shape[2];
@@ -148,7 +149,7 @@ static Status run_once(Golden *g, bool parallel, bool *has_parallel) {
     if (s == STATUS_OK && fast_family_is(g->file, "lact_layer")) {
         s = check_layer(&c);
     } else if (s == STATUS_OK) {
-        s = read_rule(c.config, &rule);
+        s = fast_lact_rule(c.config, &rule);
         set_class(&c, &rule);
         *has_parallel = chunked_has_parallel(&rule);
         if (s == STATUS_OK && *has_parallel != fast_flag(&c, "has_parallel_form"))

@@ -41,7 +41,7 @@ extern const GoldenKind *const golden_kinds[];
 extern const GoldenKind golden_kind_vittt, golden_kind_image, golden_kind_lact_layer,
     golden_kind_lact_nvs, golden_kind_newton_schulz;
 extern const GoldenKind golden_kind_graph, golden_kind_chunked, golden_kind_lact_causal,
-    golden_kind_fast_vittt, golden_kind_distance, golden_kind_weight_norm;
+    golden_kind_fast_vittt, golden_kind_distance, golden_kind_weight_norm, golden_kind_identity;
 
 /* A tensor of the file in double precision; free with mem_free(values). Of more than four
  * dimensions the first ones are folded into one. */

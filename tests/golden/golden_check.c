@@ -12,11 +12,19 @@
 
 enum { EXIT_ABOVE = 1, EXIT_USAGE = 2, EXIT_UNREADABLE = 3, EXIT_NO_DEVICE = 77 };
 
-const GoldenKind *const golden_kinds[] = {
-    &golden_kind_vittt,    &golden_kind_image,         &golden_kind_lact_layer,
-    &golden_kind_lact_nvs, &golden_kind_newton_schulz, &golden_kind_graph,
-    &golden_kind_chunked,  &golden_kind_lact_causal,   &golden_kind_fast_vittt,
-    &golden_kind_distance, &golden_kind_weight_norm,   NULL};
+const GoldenKind *const golden_kinds[] = {&golden_kind_vittt,
+                                          &golden_kind_image,
+                                          &golden_kind_lact_layer,
+                                          &golden_kind_lact_nvs,
+                                          &golden_kind_newton_schulz,
+                                          &golden_kind_graph,
+                                          &golden_kind_chunked,
+                                          &golden_kind_lact_causal,
+                                          &golden_kind_fast_vittt,
+                                          &golden_kind_distance,
+                                          &golden_kind_weight_norm,
+                                          &golden_kind_identity,
+                                          NULL};
 
 static const char usage[] =
     "usage: golden_check FILE... [--device cpu|cuda[:N]] [--precision fp32|tf32|bf16]\n"

@@ -1,0 +1,15 @@
+/* Private to ttt/: comparing the sides of an identity. */
+#ifndef TTV_TTT_IDENTITY_PARTS_H
+#define TTV_TTT_IDENTITY_PARTS_H
+
+#include "ttt/dense.h"
+#include "ttt/identity.h"
+
+/* Fills f64, layer, most and cosine; all arrays [n]. */
+void identity_compare(IdentityResult *r, const double *production, const double *layer,
+                      const double *attention, int64_t n);
+/* Adds a control. */
+void identity_control(IdentityResult *r, const char *name, const double *layer, const double *wrong,
+                      int64_t n);
+
+#endif
