@@ -216,9 +216,6 @@ static Var *dwc_of_packed(const VitttMixer *m, Tape *t, Var *packed, int64_t hei
 Var *vittt_inner_composed(const VitttMixer *m, Tape *t, Var *qkv, int64_t height, int64_t width) {
     const int64_t c = m->width, d = c / m->heads;
     const VitttVariant *v = &m->variant;
-    if (m->trace) {
-        *m->trace = (VitttTrace){0};
-    }
     const DType act = qkv->value.dtype;
     Var *packed = act == DTYPE_F32 ? qkv : op_cast(t, qkv, DTYPE_F32);
     Var *k = op_split_heads(t, packed, c, m->heads, d);

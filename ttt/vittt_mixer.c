@@ -51,16 +51,25 @@ Var *vittt_mixer_join(const VitttMixer *m, Tape *t, Var *x, int64_t height, int6
     }
     Var *qkv = op_linear(t, x, m->qkv_w, m->qkv_b);
     Var *cat;
+    if (m->trace) *m->trace = (VitttTrace){0};
     if (m->form == VITTT_FUSED && vittt_variant_is_base(m->variant)) {
         const VitttShape s = {v->shape[0], height, width, m->heads, m->width / m->heads};
         cat = op_vittt_inner(t, qkv, m->w1, m->w2, m->w3, s);
     } else {
         cat = vittt_inner_composed(m, t, qkv, height, width);
     }
-    drop(t, qkv);
+    if (m->trace) {
+        m->trace->qkv = qkv;
+    } else {
+        drop(t, qkv);
+    }
     Var *y = residual ? op_linear_residual(t, cat, m->proj_w, m->proj_b, residual, scale)
                       : op_linear(t, cat, m->proj_w, m->proj_b);
-    drop(t, cat);
+    if (m->trace) {
+        m->trace->cat = cat;
+    } else {
+        drop(t, cat);
+    }
     return y;
 }
 

@@ -43,9 +43,10 @@ Status vittt_variant_by_name(const char *name, VitttVariant *out);
 const char *vittt_variant_name(int i);
 bool vittt_variant_is_base(VitttVariant v);
 
-/* What one COMPOSED forward pass wrote, for study and tests; each lives as long as the tape's other
- * values (look before tape_backward). NULL where the variant has none. */
+/* What one forward pass saw and, COMPOSED, wrote, for study and tests; each lives as long as the
+ * tape's other values (look before tape_backward). NULL where the form or variant has none. */
 typedef struct VitttTrace {
+    Var *qkv, *cat;         /* packed projection [B,N,3C+3d]; what both branches read [B,N,C+d] */
     Var *g1, *g2, *u1, *u2; /* raw inner gradients G and trained weights W', F32 [B,nh,d,d] */
     Var *dwc_g, *dwc_u;     /* the same of the depthwise branch, F32 [B,d,9] */
 } VitttTrace;
@@ -55,7 +56,7 @@ typedef struct VitttMixer {
     Var *w1, *w2, *w3, *qkv_w, *qkv_b, *proj_w, *proj_b;
     VitttVariant variant;
     VitttForm form;    /* FUSED falls back to COMPOSED for variants other than the base */
-    VitttTrace *trace; /* optional, the caller's: filled by each COMPOSED pass */
+    VitttTrace *trace; /* optional, the caller's: filled by each pass */
 } VitttMixer;
 
 /* Registers the mixer's parameters as <prefix>qkv.weight etc., in the published order (w1 w2 w3 qkv

@@ -1,0 +1,226 @@
+/* `ttv ttt verify CHECKPOINT [PICTURE...]`: each fast-weight layer of a trained classifier against
+ * its linear-attention form, which is computed from the layer's own queries, keys and values. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/json.h"
+#include "core/memory.h"
+#include "core/rng.h"
+#include "datasets/image.h"
+#include "tools/cli.h"
+#include "tools/inputs.h"
+#include "tools/verify.h"
+
+typedef struct VerifyOptions {
+    int weights;
+    int64_t random, limit, seed;
+    bool recursive;
+} VerifyOptions;
+static VerifyOptions options;
+
+#define FIELD(name) offsetof(VerifyOptions, name)
+static const Option verify_options[] = {
+    {"weights", OPTION_CHOICE, FIELD(weights), "auto", 0, 0, WEIGHTS_CHOICES, "weights",
+     WEIGHTS_HELP},
+    {"random", OPTION_INT, FIELD(random), "2", 1, 1e6, NULL, "random",
+     "pictures of noise to use where none are named"},
+    {"limit", OPTION_INT, FIELD(limit), "0", 0, 1e9, NULL, "limit",
+     "use at most this many pictures; 0: all"},
+    {"seed", OPTION_INT, FIELD(seed), "1", 0, 1e15, NULL, "seed", "of the noise"},
+    {"recursive", OPTION_BOOL, FIELD(recursive), "false", 0, 0, NULL, "recursive",
+     "look into folders in folders, too"},
+    {NULL, OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL, NULL},
+};
+
+static const Section *sections(int *count) {
+    static Section list[3];
+    list[0] = (Section){"verify", verify_options, &options};
+    *count = 1 + sections_fill(list + 1, 2, "model preprocess");
+    return list;
+}
+
+static const Section *hidden(int *count) {
+    static Section list[6];
+    *count = sections_fill(list, 6, "data augment loader optim train run");
+    return list;
+}
+
+/* ---- pictures ---- */
+
+typedef struct Pictures {
+    Model *model;
+    Verifier *verifier;
+    uint8_t *pixels;
+    int64_t used, failed;
+} Pictures;
+
+static Status use_noise(Pictures *p) {
+    const int64_t side = p->model->preprocess.image_size;
+    for (int64_t i = 0; i < options.random; i++) {
+        Rng r = rng_stream((uint64_t)options.seed, 0, (uint64_t)i, 0);
+        for (int64_t j = 0; j < side * side * 3; j++) p->pixels[j] = (uint8_t)rng_below(&r, 256);
+        TRY(verifier_picture(p->verifier, p->pixels));
+        p->used++;
+        progress_line(5, "%lld of %lld pictures", (long long)p->used, (long long)options.random);
+    }
+    return STATUS_OK;
+}
+
+static Status use_file(Pictures *p, const char *path) {
+    const ImageOptions decode = data_image_options(&settings.data);
+    Image image = {0};
+    ImageInfo info;
+    ResizeScratch scratch = {0};
+    Status s = image_read(path, &decode, &image, &info);
+    if (s == STATUS_OK) s = preprocess_apply(&p->model->preprocess, &image, p->pixels, &scratch);
+    resize_scratch_free(&scratch);
+    image_free(&image);
+    TRY(s);
+    TRY(verifier_picture(p->verifier, p->pixels));
+    p->used++;
+    progress_line(5, "%lld pictures", (long long)p->used);
+    return STATUS_OK;
+}
+
+static Status use_files(Pictures *p, int count, char **paths) {
+    const InputOptions o = {.recursive = options.recursive};
+    Inputs *in;
+    Input next;
+    TRY(inputs_open(&o, count, paths, &in));
+    Status s;
+    while ((s = inputs_next(in, &next)) == STATUS_OK) {
+        if (options.limit > 0 && p->used == options.limit) break;
+        s = next.error ? status_set(STATUS_DATA, "%s", next.error) : use_file(p, next.path);
+        if (s == STATUS_DATA || s == STATUS_IO) { /* told, and counted in the exit code */
+            complain("%s", status_message());
+            p->failed++;
+            s = STATUS_OK;
+        }
+        if (s != STATUS_OK) break;
+    }
+    inputs_close(in);
+    return s == STATUS_END ? STATUS_OK : s;
+}
+
+/* ---- report ---- */
+
+static const IdentityControl *weakest(const IdentityResult *r) {
+    const IdentityControl *least = NULL;
+    for (int i = 0; i < r->controls; i++)
+        if (!least || r->control[i].error < least->error) least = &r->control[i];
+    return least;
+}
+
+static void print_rows(const Pictures *p, const VerifyRow *rows, int64_t count,
+                       VerifyLimits limits) {
+    out_printf("%-6s %-10s %10s %10s %10s %12s %7s  %s\n", "layer", "branch", "f64", "layer",
+               "largest", "cosine", "start", "weakest control (must be large)");
+    for (int64_t i = 0; i < count; i++) {
+        const IdentityResult *r = &rows[i].result;
+        const IdentityControl *least = weakest(r);
+        out_printf("%-6lld %-10s %10.2e %10.2e %10.2e %12.9f %7.4f  %s %.2e%s\n",
+                   (long long)rows[i].layer, rows[i].branch, r->f64, r->layer, r->most, r->cosine,
+                   r->start, least ? least->name : "none", least ? least->error : 0,
+                   verify_row_holds(&rows[i], limits) ? "" : "  FAILS");
+    }
+    out_printf("%lld pictures; limits: f64 %.0e, layer %.0e\n", (long long)p->used, limits.f64,
+               limits.layer);
+}
+
+static void write_row(JsonWriter *w, const VerifyRow *row, VerifyLimits limits) {
+    json_begin_object(w);
+    json_pair_int(w, "layer", row->layer);
+    json_pair_string(w, "branch", row->branch);
+    json_pair_number(w, "f64", row->result.f64);
+    json_pair_number(w, "layer_error", row->result.layer);
+    json_pair_number(w, "largest", row->result.most);
+    json_pair_number(w, "cosine", row->result.cosine);
+    json_pair_number(w, "start_share", row->result.start);
+    json_key(w, "controls");
+    json_begin_object(w);
+    for (int i = 0; i < row->result.controls; i++)
+        json_pair_number(w, row->result.control[i].name, row->result.control[i].error);
+    json_end_object(w);
+    json_pair_bool(w, "holds", verify_row_holds(row, limits));
+    json_end_object(w);
+}
+
+static Status print_json(const Pictures *p, const VerifyRow *rows, int64_t count,
+                         VerifyLimits limits, bool holds) {
+    JsonWriter w;
+    json_writer_init(&w);
+    json_begin_object(&w);
+    json_pair_string(&w, "checkpoint", p->model->path);
+    json_pair_int(&w, "pictures", p->used);
+    json_pair_int(&w, "failed", p->failed);
+    json_pair_number(&w, "limit_f64", limits.f64);
+    json_pair_number(&w, "limit_layer", limits.layer);
+    json_key(&w, "layers");
+    json_begin_array(&w);
+    for (int64_t i = 0; i < count; i++) write_row(&w, &rows[i], limits);
+    json_end_array(&w);
+    json_pair_bool(&w, "holds", holds);
+    json_end_object(&w);
+    const Status s = w.status;
+    if (s == STATUS_OK) out_printf("%s\n", w.text);
+    json_writer_free(&w);
+    return s;
+}
+
+static Status report(const Pictures *p, bool *holds) {
+    int64_t count;
+    const VerifyRow *rows = verifier_rows(p->verifier, &count);
+    const VerifyLimits limits = verify_limits(p->model->act);
+    *holds = true;
+    for (int64_t i = 0; i < count; i++) *holds = *holds && verify_row_holds(&rows[i], limits);
+    if (common.json) return print_json(p, rows, count, limits, *holds);
+    print_rows(p, rows, count, limits);
+    out_printf(*holds ? "every layer equals its linear-attention form\n"
+                      : "NOT every layer equals its linear-attention form\n");
+    return STATUS_OK;
+}
+
+/* ---- the command ---- */
+
+static Status verify(Pictures *p, int count, char **paths) {
+    const int64_t side = p->model->preprocess.image_size;
+    TRY(verifier_open(p->model, &p->verifier));
+    TRY(mem_alloc((void **)&p->pixels, side * side, 3, "a picture"));
+    if (count == 0)
+        note("no pictures were named: %lld of noise are used", (long long)options.random);
+    const Status s = count > 0 ? use_files(p, count, paths) : use_noise(p);
+    progress_end();
+    if (s == STATUS_OK && p->used == 0) return status_set(STATUS_DATA, "no picture could be read");
+    return s;
+}
+
+static int run(Config *config, int argc, char **argv) {
+    if (argc == 0) return cli_usage(&command_ttt_verify, "the checkpoint is missing");
+    Model model;
+    Status s = model_open(&model, argv[0], (WeightsChoice)options.weights, config);
+    if (s != STATUS_OK) return cli_fail(s);
+    Pictures p = {.model = &model};
+    bool holds = false;
+    s = verify(&p, argc - 1, argv + 1);
+    if (s == STATUS_OK) s = report(&p, &holds);
+    int code = s != STATUS_OK ? cli_fail(s) : holds ? 0 : EXIT_NEGATIVE;
+    if (code == 0 && p.failed > 0) code = status_exit_code(STATUS_DATA);
+    verifier_close(p.verifier);
+    mem_free(p.pixels);
+    model_close(&model);
+    return code;
+}
+
+const Command command_ttt_verify = {
+    .name = "ttt verify",
+    .aliases = "verify",
+    .summary = "check that trained fast-weight layers equal their linear-attention form",
+    .synopsis = "ttv ttt verify [flags] CHECKPOINT [PICTURE|FOLDER...]",
+    .examples = "  ttv ttt verify runs/digits\n"
+                "  ttv ttt verify --json runs/cifar photos/*.jpg\n",
+    .letters = "m=model r=recursive",
+    .sections = sections,
+    .hidden = hidden,
+    .run = run,
+};
