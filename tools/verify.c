@@ -16,14 +16,15 @@ struct Verifier {
 };
 
 VerifyLimits verify_limits(DType act) {
-    return (VerifyLimits){1e-10, act == DTYPE_F32 ? 1e-5 : 2e-2, 1e-3};
+    return (VerifyLimits){1e-10, act == DTYPE_F32 ? 1e-5 : 2e-2};
 }
 
 bool verify_row_holds(const VerifyRow *r, VerifyLimits limits) {
     bool holds = r->seen && r->result.f64 <= limits.f64 && r->result.layer <= limits.layer;
-    /* A control that misses by less than the layer's own rounding could not fail the check. */
+    /* A wrong formula that misses by no more than the right one would make the check worthless. How
+     * far it misses is up to the model: where the gradient is tiny, so is its soft norm's part. */
     for (int i = 0; i < r->result.controls; i++)
-        holds = holds && r->result.control[i].error >= 100 * limits.f64;
+        holds = holds && r->result.control[i].error >= 100 * r->result.f64;
     return holds;
 }
 

@@ -14,7 +14,7 @@ typedef struct VerifyRow {
 } VerifyRow;
 
 typedef struct VerifyLimits {
-    double f64, layer, control; /* largest of the first two, smallest of the last */
+    double f64, layer;
 } VerifyLimits;
 
 /* Runs one picture's pixels (U8 [S,S,3]) through the model and merges what each layer shows into
@@ -27,6 +27,7 @@ const VerifyRow *verifier_rows(const Verifier *v, int64_t *count);
 
 /* Limits of fastweight.md 10.5 for the activations' dtype. */
 VerifyLimits verify_limits(DType act);
+/* Both differences within the limits, and every control off by a hundred times f64. */
 bool verify_row_holds(const VerifyRow *r, VerifyLimits limits);
 
 #endif

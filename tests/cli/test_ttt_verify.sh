@@ -20,7 +20,7 @@ if command -v python3 >/dev/null; then
     equal 'layers' "$(json_get out 'len(d["layers"])')" 4
     equal 'holds' "$(json_get out 'd["holds"]')" True
     equal 'f64' "$(json_get out 'max(l["f64"] for l in d["layers"]) < 1e-12')" True
-    equal 'controls miss' "$(json_get out 'min(min(l["controls"].values()) for l in d["layers"]) > 1e-8')" True
+    equal 'controls miss' "$(json_get out 'all(min(l["controls"].values()) > 100 * l["f64"] for l in d["layers"])')" True
 fi
 
 run 2 ttt verify
