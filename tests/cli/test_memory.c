@@ -55,7 +55,7 @@ static int redirect(int stream, int to) {
 
 /* The program's own entry, its output thrown away. */
 static int run(int argc, const char *const *argv) {
-    char *copy[16] = {0};
+    char *copy[64] = {0};
     for (int i = 0; i < argc; i++) copy[i] = (char *)(uintptr_t)argv[i];
     fflush(stdout);
     int nowhere = open("/dev/null", O_WRONLY);
@@ -69,12 +69,21 @@ static int run(int argc, const char *const *argv) {
     return code;
 }
 
+/* Takes away what a run left, so that the next one begins alike; NULL: nothing to do. */
+static void (*after_run)(void);
+
+static int run_once(int argc, const char *const *argv) {
+    const int code = run(argc, argv);
+    if (after_run) after_run();
+    return code;
+}
+
 static void fail_each(const char *what, int argc, const char *const *argv) {
-    int usual = run(argc, argv), n, refused = 0;
+    int usual = run_once(argc, argv), n, refused = 0;
     int64_t live = mem_live();
     for (n = 1; n < MAX_ALLOCATIONS; n++) {
         mem_fail_at(n);
-        int code = run(argc, argv);
+        int code = run_once(argc, argv);
         int pending = mem_fail_pending();
         mem_fail_at(0);
         if (code != usual && code != EXIT_MEMORY)
@@ -139,6 +148,84 @@ static void test_psnr(void **state) {
     FAIL_EACH("psnr", data, data, "--recursive", "--workers", "1", "--json");
 }
 
+/* ---- novel views: two procedural scenes, a model of one narrow block ---- */
+
+#define NVS_MODEL                                                                                  \
+    "--nvs-model", "custom", "--view-height", "8", "--view-width", "8", "--set",                   \
+        "nvs_model.patch=4", "--set", "nvs_model.width=8", "--set", "nvs_model.layers=1", "--set", \
+        "nvs_model.head_width=8"
+
+static char rooms[64], nvs_run[64], nvs_out[64];
+
+static void remove_folder(const char *path) {
+    char command[300];
+    snprintf(command, sizeof command, "rm -rf '%s'", path);
+    assert_int_equal(system(command), 0);
+}
+
+static void remove_output(void) {
+    remove_folder(nvs_out);
+}
+
+#define CALL(...)                                                                                  \
+    do {                                                                                           \
+        const char *const argv_[] = {"ttv", __VA_ARGS__};                                          \
+        assert_int_equal(run((int)(sizeof argv_ / sizeof *argv_), argv_), 0);                      \
+    } while (0)
+
+static int nvs_set_up(void **state) {
+    (void)state;
+    /* In memory where possible: every run syncs its files. */
+    snprintf(folder, sizeof folder, "%s/ttv-m-XXXXXX",
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    if (!mkdtemp(folder)) return -1;
+    snprintf(rooms, sizeof rooms, "%s/rooms", folder);
+    snprintf(nvs_run, sizeof nvs_run, "%s/run", folder);
+    snprintf(nvs_out, sizeof nvs_out, "%s/out", folder);
+    CALL("data", "synth-scenes", rooms, "--scenes", "1", "--frames", "5", "--size", "12x8");
+    CALL("data", "synth-scenes", rooms, "--split", "test", "--scenes", "1", "--frames", "5",
+         "--size", "12x8", "--seed", "1", "--overwrite");
+    CALL("nvs", "train", NVS_MODEL, "--data-dir", rooms, "--gap-min", "2", "--gap-max", "4",
+         "--targets", "2", "--batch-size", "1", "--steps", "2", "--warmup-steps", "1", "--workers",
+         "1", "--threads", "1", "-o", nvs_run);
+    after_run = remove_output;
+    return 0;
+}
+
+static int nvs_tear_down(void **state) {
+    (void)state;
+    after_run = NULL;
+    remove_folder(folder);
+    return 0;
+}
+
+/* Two steps, averaged weights, validations with pictures, checkpoints. */
+static void test_nvs_train(void **state) {
+    (void)state;
+    FAIL_EACH("nvs", "train", NVS_MODEL, "--data-dir", rooms, "--gap-min", "2", "--gap-max", "4",
+              "--targets", "2", "--batch-size", "1", "--steps", "2", "--warmup-steps", "1",
+              "--val-interval", "1", "--model-ema", "--vary-crop", "--tint", "0.1", "--mirror",
+              "0.5", "--initial-checkpoint", nvs_run, "--workers", "1", "--threads", "1", "-o",
+              nvs_out, "--json");
+}
+
+static void test_nvs_eval(void **state) {
+    (void)state;
+    FAIL_EACH("nvs", "eval", "--checkpoint", nvs_run, "--data-dir", rooms, "--gap-min", "2",
+              "--gap-max", "4", "--targets", "1", "--threads", "1", "--json");
+}
+
+static void test_nvs_render(void **state) {
+    (void)state;
+    FAIL_EACH("nvs", "render", "--checkpoint", nvs_run, "--data-dir", rooms, "--split", "test",
+              "--input-views", "0,4", "--targets", "2", "--threads", "1", "-o", nvs_out, "--json");
+}
+
+static void test_export(void **state) {
+    (void)state;
+    FAIL_EACH("export", nvs_run, nvs_out, "--json");
+}
+
 static const char *const pictures[2][2] = {{"cat", "chelsea.png"}, {"sky", "rocket.jpg"}};
 
 static int set_up(void **state) {
@@ -179,5 +266,12 @@ int main(void) {
         cmocka_unit_test(test_data_check), cmocka_unit_test(test_data_check_scenes),
         cmocka_unit_test(test_data_synth), cmocka_unit_test(test_psnr),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    const struct CMUnitTest nvs_tests[] = {
+        cmocka_unit_test(test_nvs_train),
+        cmocka_unit_test(test_nvs_eval),
+        cmocka_unit_test(test_nvs_render),
+        cmocka_unit_test(test_export),
+    };
+    const int failed = cmocka_run_group_tests(tests, set_up, tear_down);
+    return failed + cmocka_run_group_tests(nvs_tests, nvs_set_up, nvs_tear_down);
 }
