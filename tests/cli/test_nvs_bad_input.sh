@@ -1,0 +1,82 @@
+#!/bin/bash
+# Bad scenes in front of nvs train, eval and render: each named with file and line, left out, counted; the others go on.
+. "$(dirname "$0")/nvs_lib.sh"
+
+run 0 nvs train "${tiny[@]}" --steps 6 --val-split none -o model
+
+# ---- one fault a scene; the last scene is whole ----
+run 0 data synth-scenes bad --scenes 12 --frames 8 --size 48x32 --seed 9 --samples 1
+mapfile -t name < <(basename -s .txt bad/train/*.txt)
+line3() { # SCENE AWK-PROGRAM: changes the camera of line 3
+    awk "NR == 3 {$2} {print}" "bad/train/${name[$1]}.txt" >changed && cp changed "bad/train/${name[$1]}.txt"
+}
+line3 0 '$0 = $0 " 7"'         # 20 columns
+line3 1 'NF = 18'              # 18 columns
+line3 2 '$2 = "nan"'           # not a number
+line3 3 '$3 = 0'               # focal length
+line3 4 '$8 += 0.2'            # rotation
+first=$(sed -n '2p' "bad/train/${name[5]}.txt" | cut -d' ' -f1)
+awk -v t="$((first - 1))" 'NR == 3 {$1 = t} {print}' "bad/train/${name[5]}.txt" >changed && cp changed "bad/train/${name[5]}.txt"
+awk 'NR == 3 {$1 = t} {t = $1; print}' "bad/train/${name[6]}.txt" >changed && cp changed "bad/train/${name[6]}.txt" # repeats
+head -n 1 "bad/train/${name[7]}.txt" >changed && cp changed "bad/train/${name[7]}.txt"                              # URL only
+head -n 2 "bad/train/${name[8]}.txt" >changed && cp changed "bad/train/${name[8]}.txt"                              # one frame
+cp "$SOURCE/data/photos/chelsea.png" "$(ls "bad/train/${name[9]}"/*.png | sed -n 3p)"                               # another size
+awk 'NR > 2 {$11 = x; $15 = y; $19 = z; for (i = 8; i < 19; i++) if (i != 11 && i != 15) $i = r[i]}
+     NR == 2 {x = $11; y = $15; z = $19; for (i = 8; i < 19; i++) r[i] = $i} {print}' \
+    "bad/train/${name[10]}.txt" >changed && cp changed "bad/train/${name[10]}.txt" # all cameras in one place
+
+report=("${name[0]}.txt:3: 20 columns" "${name[1]}.txt:3: 18 columns" "${name[2]}.txt:3: column 2 (fx)" "${name[3]}.txt:3: column 3"
+    "${name[4]}.txt:3: columns 8 to 18" "${name[5]}.txt:3: column 1 (timestamp)" "${name[6]}.txt:3: column 1 (timestamp)"
+    "${name[7]}.txt: only a URL")
+run 1 data check bad
+for text in "${report[@]}"; do says "$text"; done
+says 'only one camera'
+
+# ---- eval: every scene of the index is accounted for ----
+{
+    printf '{"nobody": {"context": [0, 5], "target": [1]}'
+    for i in 0 1 2 3 4 5 6 7 8 9 10 11; do printf ', "%s": {"context": [0, 7], "target": [2, 4]}' "${name[$i]}"; done
+    printf '}\n'
+} >index.json
+run 3 nvs eval --checkpoint model --data-dir bad --split train --index index.json
+for text in "${report[@]}"; do tells "$text"; done
+tells "${name[9]}: failed: "
+tells 'nobody: missing: '
+says '2 evaluated, 0 null, 2 missing, 8 faulty, 1 failed'
+run 3 nvs eval --checkpoint model --data-dir bad --split train --index index.json --json
+json_ok out
+if command -v python3 >/dev/null; then
+    equal 'counts' "$(json_get out 'd["evaluated"] + d["null"] + d["missing"] + d["faulty"] + d["failed"] == len(d["scenes"])')" True
+    equal 'one place' "$(json_get out "[s['model']['psnr'] > 3 for s in d['scenes'] if s['scene'] == '${name[10]}']")" '[True]'
+fi
+echo "{\"${name[11]}\": {\"context\": [0, 7], \"target\": [8]}}" >frame.json
+run 3 nvs eval --checkpoint model --data-dir bad --split train --index frame.json
+tells 'no frame 8: 8 cameras'
+
+# ---- train: draws from the usable ones, replaces what cannot be loaded ----
+bad=("${tiny[@]}" --data-dir bad --gap-max 7 --val-split none --log-interval 1)
+run 0 nvs train "${bad[@]}" --steps 8 -o trained
+tells '3 scenes to draw from (3 synthetic), 0 too short, 9 unusable'
+tells 'samples could not be loaded and were replaced'
+checks=$((checks + 1))
+grep -q nan trained/metrics.csv && fail 'a number is not finite'
+equal 'steps' "$(grep -c '^train,' trained/metrics.csv)" 8
+run 3 nvs train "${bad[@]}" --steps 8 --val-split train --val-index frame.json
+tells 'no frame 8'
+
+# ---- render: a scene that cannot be used, by name ----
+for i in 0 7 8; do
+    run 3 nvs render --checkpoint model --data-dir bad --scene "${name[$i]}" --input-views 0,1 -o no
+    tells "scene ${name[$i]} is not usable: "
+done
+run 0 nvs render --checkpoint model --data-dir bad --scene "${name[10]}" --input-views 0,7 --frames 3 -o place
+run 2 nvs render --checkpoint model --data-dir bad --scene nobody --input-views 0,1 -o no
+run 2 nvs render --checkpoint model --data-dir bad --scene "${name[11]}" --input-views 0,8 -o no
+tells 'frames 0 to 7'
+run 2 nvs render --checkpoint model --data-dir bad --view-width 33 -o no
+tells 'not a multiple of patch'
+run 3 nvs render --checkpoint model --data-dir bad --set nvs_model.variant=V4 -o no
+tells 'trained with variant base'
+checks=$((checks + 1))
+[ ! -e no ] || fail 'a refused render left a folder'
+finish
