@@ -320,14 +320,15 @@ struct Kernels {
     /* dab = [dp b silu'(a)|dp silu(a)], and p once more; p may be dp. All act. */
     Status (*lact_gate_backward)(Device *d, Tensor dab, Tensor p, Tensor dp, Tensor ab);
     /* Columns [at, at + C) of y[O,R,P] (act) = M/(|M| + offset) |W| with M = W + sign U, norms over
-     * the R rows of a column; offset 0: M itself. u[O,R,C], w[q,R,C]: o takes matrix o mod q of w.
+     * the R rows of a column; offset 0: M itself. u[O,R,C] F32 or BF16, w[q,R,C]: o takes matrix
+     * o mod q of w.
      * stats[O,C,2] (optional, with an offset) for the backward: |W|/(|M| + offset) and
      * 1/(|W| |M|), 0 where that product is 0. */
     Status (*weight_step)(Device *d, Tensor y, int64_t at, Tensor stats, Tensor u, Tensor w,
                           float sign, float offset);
     /* |W| is a constant (5.2): dM = s0 g - s1 (sum over the column of y g) y with g and y columns
-     * [at, at + C) of dy and y (act, [O,R,P]); without stats dM = g. du (+)= sign dM, dw (+)= dM
-     * summed over all o of a matrix. */
+     * [at, at + C) of dy and y (act, [O,R,P]); without stats dM = g. du (+)= sign dM, F32 or BF16,
+     * dw (+)= dM summed over all o of a matrix, before or after it was rounded to BF16. */
     Status (*weight_step_backward)(Device *d, Grad du, Grad dw, Tensor dy, int64_t at, Tensor y,
                                    Tensor stats, float sign);
 };

@@ -139,16 +139,16 @@ Var *op_token_rates(Tape *t, Var *x, Var *w, Var *b, float shift);
 /* [a | b] in `dtype` from F32 a [H,e,h] and b: [1,H,e,2h]. */
 Var *op_side_by_side(Tape *t, Var *a, Var *b, DType dtype);
 
-/* Inner gradients, F32. gates: G0 [B,H,e,h], then G2; where h = e also G1 behind them, as
+/* Inner gradients, F32 or BF16. gates: G0 [B,H,e,h], then G2; where h = e also G1 behind them, as
  * [3B,H,e,e], and back is NULL: one batch for Newton-Schulz. Otherwise back is G1 [B,H,h,e], and
  * gates is NULL when W1 alone is written. */
 typedef struct LactGradients {
     Var *gates, *back;
 } LactGradients;
 /* packed [B,n,2d]: keys and values before silu, rates [B,n,3H]; w0, w2 [H,e,h] and w1 [H,h,e] F32;
- * keys become silu(k)/(|silu(k)| + offset). */
+ * keys become silu(k)/(|silu(k)| + offset). `out`: F32, or that of packed. */
 LactGradients op_lact_write(Tape *t, Var *packed, Var *rates, Var *const w[3], float offset,
-                            bool only_w1);
+                            bool only_w1, DType out);
 
 /* Fast weights for the reading products, in `dtype`: gates [W0' | W2'] [B,H,e,2h], back W1'
  * [B,H,h,e]. */

@@ -121,17 +121,13 @@ static Status write_forward(Tape *t, const WriteSizes *s, Var *const *in, float 
     return STATUS_OK;
 }
 
-/* F32 gradients of G in the operands' dtype; `owned` when that took memory. */
+/* Gradients of G in the operands' dtype. */
 static Status as_operands(Tape *t, const WriteSizes *s, Tensor g, Tensor *out) {
     Device *d = tape_device(t);
     *out = g;
-    if (tensor_is_none(g) || s->act == DTYPE_F32) return STATUS_OK;
+    if (tensor_is_none(g) || g.dtype == s->act) return STATUS_OK;
     TRY(tape_take(t, s->act, g.rank, g.shape, out));
     return d->k->copy(d, grad_set(*out), g, 1);
-}
-
-static void give_operands(Tape *t, const WriteSizes *s, Tensor g) {
-    if (s->act != DTYPE_F32) tape_give(t, g);
 }
 
 /* e = the gradients of e: k dG0, k dG2, v dG1'. */
@@ -218,8 +214,8 @@ static Status write_backward(Tape *t, Node *n) {
     TRY(d->k->silu_heads_backward(d, dpacked, o.v, n->in[0]->value, s.heads * s.e, 0));
     const Tensor mine[] = {o.k, o.v, e, dac, dt};
     for (int i = 0; i < 5; i++) tape_give(t, mine[i]);
-    give_operands(t, &s, dgates);
-    give_operands(t, &s, dback);
+    if (dgates.data != gates.data) tape_give(t, dgates);
+    if (dback.data != back.data) tape_give(t, dback);
     return STATUS_OK;
 }
 
@@ -244,10 +240,10 @@ static LactGradients gradients_of(Var *v) {
 }
 
 LactGradients op_lact_write(Tape *t, Var *packed, Var *rates, Var *const w[3], float offset,
-                            bool only_w1) {
+                            bool only_w1, DType out_type) {
     Var *in[] = {packed, rates, w[0], w[1], w[2]};
     if (!op_ready(t, "lact_write", 5, in)) return gradients_of(tape_poison(t));
-    if (!write_fits(in))
+    if (!write_fits(in) || (out_type != DTYPE_F32 && out_type != packed->value.dtype))
         return gradients_of(op_refuse(t, "lact_write", 5, in,
                                       "[B, n, 2d], F32 [B, n, 3H], F32 w0 and w2 [H, e, h], w1 "
                                       "[H, h, e]"));
@@ -255,9 +251,9 @@ LactGradients op_lact_write(Tape *t, Var *packed, Var *rates, Var *const w[3], f
     const bool joined = s.gates && s.e == s.h;
     LactGradients g = {0};
     if (s.gates)
-        g.gates = tape_output(t, DTYPE_F32, 4,
-                              (int64_t[]){(joined ? 3 : 2) * s.batch, s.heads, s.e, s.h});
-    if (!joined) g.back = tape_output(t, DTYPE_F32, 4, (int64_t[]){s.batch, s.heads, s.h, s.e});
+        g.gates =
+            tape_output(t, out_type, 4, (int64_t[]){(joined ? 3 : 2) * s.batch, s.heads, s.e, s.h});
+    if (!joined) g.back = tape_output(t, out_type, 4, (int64_t[]){s.batch, s.heads, s.h, s.e});
     if (tape_poison(t)) return gradients_of(tape_poison(t));
     Var *out = g.gates ? g.gates : g.back;
     Tensor saved[NODE_SAVED] = {{0}};

@@ -68,8 +68,8 @@ static Status step_backward(Tape *t, Node *n) {
 
 static bool has_shape(const Var *v, int64_t a, int64_t b, int64_t c, int64_t d) {
     const int64_t *s = v->value.shape;
-    return v->value.rank == 4 && v->value.dtype == DTYPE_F32 && s[0] == a && s[1] == b &&
-           s[2] == c && s[3] == d;
+    return v->value.rank == 4 && op_is_act(v->value.dtype) && s[0] == a && s[1] == b && s[2] == c &&
+           s[3] == d;
 }
 
 /* u against w; *batch from whichever is there. */

@@ -83,15 +83,17 @@ static bool input_fits(const LactLayer *m, Tape *t, const Var *x, int64_t writin
 /* Keys and values before silu of the tokens x, and their rates, to the fast weights. */
 static LactFast write_tokens(const LactLayer *m, Tape *t, Var *x) {
     const LactVariant *v = &m->variant;
+    const DType inner = x->value.dtype;
     Var *rates = op_token_rates(t, x, m->rate_w, m->rate_b, LACT_RATE_SHIFT);
     Var *packed = op_linear_rows(t, x, m->qkv_w, lact_key_channel(m), 2 * m->width);
-    LactGradients g = op_lact_write(t, packed, rates, m->w, LACT_UNIT_OFFSET, v->only_w1);
+    LactGradients g = op_lact_write(t, packed, rates, m->w, LACT_UNIT_OFFSET, v->only_w1, inner);
     tape_drop(t, rates);
     tape_drop(t, packed);
+    const NewtonSchulz steps = newton_schulz_fixed(NEWTON_SCHULZ_STEPS, inner == DTYPE_BF16);
     LactGradients u = {0};
-    if (g.gates) u.gates = newton_schulz(t, g.gates, NEWTON_SCHULZ_STEPS);
+    if (g.gates) u.gates = op_newton_schulz(t, g.gates, steps, inner);
     if (g.gates) tape_drop(t, g.gates);
-    if (g.back) u.back = newton_schulz(t, g.back, NEWTON_SCHULZ_STEPS);
+    if (g.back) u.back = op_newton_schulz(t, g.back, steps, inner);
     if (g.back) tape_drop(t, g.back);
     const float offset = v->no_weight_norm ? 0.0f : LACT_COLUMN_OFFSET;
     if (tape_poison(t)) return (LactFast){.fused = {tape_poison(t), tape_poison(t)}};

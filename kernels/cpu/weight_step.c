@@ -17,13 +17,14 @@ static Sizes sizes_of(Tensor y, int64_t at, int64_t columns, int64_t period) {
 }
 
 /* scale = |W|/(|M| + offset) and back = 1/(|W| |M|) of n columns of matrix o. */
-static void column_factors(float *scale, float *back, const Sizes *s, const float *u,
+static void column_factors(float *scale, float *back, const Sizes *s, const Tensor *u, int64_t at,
                            const float *w, int64_t n, float sign, float offset) {
-    float moved[COLUMNS] = {0}, start[COLUMNS] = {0};
+    float moved[COLUMNS] = {0}, start[COLUMNS] = {0}, buffer[COLUMNS];
     for (int64_t r = 0; r < s->rows; r++) {
+        const float *step = values_read(u, at + r * s->columns, n, buffer);
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) {
-            const float a = w[r * s->columns + i], m = a + sign * u[r * s->columns + i];
+            const float a = w[r * s->columns + i], m = a + sign * step[i];
             moved[i] += m * m;
             start[i] += a * a;
         }
@@ -38,7 +39,7 @@ static void column_factors(float *scale, float *back, const Sizes *s, const floa
 Status weight_step_cpu(Device *d, Tensor y, int64_t at, Tensor stats, Tensor u, Tensor w,
                        float sign, float offset) {
     (void)d;
-    if (!act_dtype(y.dtype)) return refuse_dtype("weight_step", y.dtype);
+    if (!act_dtype(y.dtype) || !act_dtype(u.dtype)) return refuse_dtype("weight_step", y.dtype);
     const Sizes s = sizes_of(y, at, u.shape[2], w.shape[0]);
     const Grad to = grad_set(y);
     float *kept = stats.data;
@@ -46,13 +47,14 @@ Status weight_step_cpu(Device *d, Tensor y, int64_t at, Tensor stats, Tensor u, 
     for (int64_t job = 0; job < s.outer * s.parts; job++) {
         const int64_t o = job / s.parts, c = job % s.parts * COLUMNS;
         const int64_t n = min_i64(COLUMNS, s.columns - c);
-        const float *step = (const float *)u.data + o * s.rows * s.columns + c;
+        const int64_t begin = o * s.rows * s.columns + c;
         const float *start = (const float *)w.data + o % s.period * s.rows * s.columns + c;
-        float scale[COLUMNS], back[COLUMNS], buffer[COLUMNS];
+        float scale[COLUMNS], back[COLUMNS], u_buffer[COLUMNS], buffer[COLUMNS];
         for (int64_t i = 0; i < COLUMNS; i++) scale[i] = 1.0f;
-        if (offset > 0.0f) column_factors(scale, back, &s, step, start, n, sign, offset);
+        if (offset > 0.0f) column_factors(scale, back, &s, &u, begin, start, n, sign, offset);
         for (int64_t r = 0; r < s.rows; r++) {
-            const float *a = start + r * s.columns, *b = step + r * s.columns;
+            const float *a = start + r * s.columns;
+            const float *b = values_read(&u, begin + r * s.columns, n, u_buffer);
             for (int64_t i = 0; i < n; i++) buffer[i] = (a[i] + sign * b[i]) * scale[i];
             values_write(&to, (o * s.rows + r) * s.pitch + at + c, n, buffer);
         }
@@ -106,7 +108,8 @@ Status weight_step_backward_cpu(Device *d, Grad du, Grad dw, Tensor dy, int64_t 
                                 Tensor stats, float sign) {
     (void)d;
     if (!du.t.data && !dw.t.data) return STATUS_OK;
-    if (!act_dtype(dy.dtype) || (stats.data && y.dtype != dy.dtype))
+    if (!act_dtype(dy.dtype) || (du.t.data && !act_dtype(du.t.dtype)) ||
+        (stats.data && y.dtype != dy.dtype))
         return refuse_dtype("weight_step_backward", dy.dtype);
     const Tensor *like = du.t.data ? &du.t : &dw.t;
     const Sizes s = sizes_of(dy, at, like->shape[2], dw.t.data ? dw.t.shape[0] : dy.shape[0]);

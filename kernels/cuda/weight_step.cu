@@ -45,10 +45,10 @@ static __device__ __forceinline__ void column_sums(float (&v)[V], float (*shared
 }
 
 /* M = W + sign U of V columns of a row; start receives W. */
-template <int V>
-static __device__ __forceinline__ void moved_load(float (&m)[V], float (&start)[V], const float *u,
+template <int V, typename U>
+static __device__ __forceinline__ void moved_load(float (&m)[V], float (&start)[V], const U *u,
                                                   const float *w, float sign) {
-    pack_load<float, V>(m, u);
+    pack_load<U, V>(m, u);
     pack_load<float, V>(start, w);
 #pragma unroll
     for (int i = 0; i < V; i++) m[i] = fmaf(sign, m[i], start[i]);
@@ -75,29 +75,29 @@ static __device__ __forceinline__ void column_factors(float (&scale)[V], float *
     }
 }
 
-template <typename T, int V, int HELD>
+template <typename T, typename U, int V, int HELD>
 __global__ void __launch_bounds__(THREADS, HELD ? 2 : 4)
-    weight_step_kernel(T *y, float *stats, const float *u, const float *w, Matrices s, float sign,
+    weight_step_kernel(T *y, float *stats, const U *u, const float *w, Matrices s, float sign,
                        float offset) {
     __shared__ float shared[WARPS][COLUMNS];
     const int c = blockIdx.x * COLUMNS + threadIdx.x * V;
     constexpr int lanes = THREADS / (COLUMNS / V);
     for (int64_t o = blockIdx.y; o < s.outer; o += gridDim.y) {
-        const float *step = u + o * s.rows * s.columns + c;
+        const U *step = u + o * s.rows * s.columns + c;
         const float *begin = w + o % s.period * s.rows * s.columns + c;
         float held[HELD ? HELD : 1][V], start[V], scale[V], moved[V] = {}, kept[V] = {};
 #pragma unroll
         for (int k = 0; k < HELD; k++) {
             const int r = threadIdx.y + k * lanes;
             if (c >= s.columns || r >= s.rows) continue;
-            moved_load<V>(held[k], start, step + (int64_t)r * s.columns,
-                          begin + (int64_t)r * s.columns, sign);
+            moved_load<V, U>(held[k], start, step + (int64_t)r * s.columns,
+                             begin + (int64_t)r * s.columns, sign);
             add_squares<V>(moved, held[k]);
             add_squares<V>(kept, start);
         }
         for (int r = threadIdx.y; !HELD && offset > 0 && c < s.columns && r < s.rows; r += lanes) {
-            moved_load<V>(held[0], start, step + (int64_t)r * s.columns,
-                          begin + (int64_t)r * s.columns, sign);
+            moved_load<V, U>(held[0], start, step + (int64_t)r * s.columns,
+                             begin + (int64_t)r * s.columns, sign);
             add_squares<V>(moved, held[0]);
             add_squares<V>(kept, start);
         }
@@ -120,8 +120,8 @@ __global__ void __launch_bounds__(THREADS, HELD ? 2 : 4)
             pack_store<T, V>(out + r * s.pitch, held[k]);
         }
         for (int r = threadIdx.y; !HELD && r < s.rows; r += lanes) {
-            moved_load<V>(held[0], start, step + (int64_t)r * s.columns,
-                          begin + (int64_t)r * s.columns, sign);
+            moved_load<V, U>(held[0], start, step + (int64_t)r * s.columns,
+                             begin + (int64_t)r * s.columns, sign);
 #pragma unroll
             for (int i = 0; i < V; i++) held[0][i] *= scale[i];
             pack_store<T, V>(out + r * s.pitch, held[0]);
@@ -130,19 +130,20 @@ __global__ void __launch_bounds__(THREADS, HELD ? 2 : 4)
 }
 
 /* dM of V columns of a row into g, of which y is what the norm's pull takes. */
-template <int V>
-static __device__ __forceinline__ void slope_put(float *du, bool add, float (&g)[V],
+template <int V, typename U>
+static __device__ __forceinline__ void slope_put(U *du, bool add, float (&g)[V],
                                                  const float (&y)[V], const float (&scale)[V],
                                                  const float (&pull)[V], float sign) {
 #pragma unroll
     for (int i = 0; i < V; i++) g[i] = sign * (scale[i] * g[i] - pull[i] * y[i]);
-    pack_put<float, V>(du, g, add);
+    pack_put<U, V>(du, g, add);
 }
 
 /* BF16 with a weight norm: a block's columns of dy and y wait in shared memory, all of them on
  * their way at once. */
+template <typename U>
 __global__ void __launch_bounds__(THREADS, 2)
-    weight_step_backward_held_kernel(float *du, bool add, const bf16 *dy, const bf16 *y,
+    weight_step_backward_held_kernel(U *du, bool add, const bf16 *dy, const bf16 *y,
                                      const float *stats, Matrices s, float sign) {
     extern __shared__ __align__(16) bf16 tile[]; /* [2][rows][COLUMNS] */
     __shared__ float shared[WARPS][COLUMNS];
@@ -176,26 +177,26 @@ __global__ void __launch_bounds__(THREADS, 2)
             scale[i] = stats[2 * (o * s.columns + c + i)];
             pull[i] *= stats[2 * (o * s.columns + c + i) + 1];
         }
-        float *to = du + o * s.rows * s.columns + c;
+        U *to = du + o * s.rows * s.columns + c;
         for (int r = threadIdx.y; c < s.columns && r < s.rows; r += lanes) {
             pack_load<bf16, 4>(g, tile + r * COLUMNS + threadIdx.x * 4);
             pack_load<bf16, 4>(v, tile_y + r * COLUMNS + threadIdx.x * 4);
-            slope_put<4>(to + (int64_t)r * s.columns, add, g, v, scale, pull, sign);
+            slope_put<4, U>(to + (int64_t)r * s.columns, add, g, v, scale, pull, sign);
         }
         __syncthreads(); /* before the next matrix takes the tile */
     }
 }
 
-template <typename T, int V>
+template <typename T, typename U, int V>
 __global__ void __launch_bounds__(THREADS, 4)
-    weight_step_backward_kernel(float *du, bool add, const T *dy, const T *y, const float *stats,
+    weight_step_backward_kernel(U *du, bool add, const T *dy, const T *y, const float *stats,
                                 Matrices s, float sign) {
     __shared__ float shared[WARPS][COLUMNS];
     const int c = blockIdx.x * COLUMNS + threadIdx.x * V;
     constexpr int lanes = THREADS / (COLUMNS / V);
     for (int64_t o = blockIdx.y; o < s.outer; o += gridDim.y) {
         const int64_t from = o * s.rows * s.pitch + s.at + c;
-        float *to = du + o * s.rows * s.columns + c;
+        U *to = du + o * s.rows * s.columns + c;
         float g[V], v[V] = {}, scale[V], pull[V] = {};
         for (int r = threadIdx.y; stats && c < s.columns && r < s.rows; r += lanes) {
             pack_load<T, V>(g, dy + from + r * s.pitch);
@@ -213,7 +214,7 @@ __global__ void __launch_bounds__(THREADS, 4)
         for (int r = threadIdx.y; r < s.rows; r += lanes) {
             pack_load<T, V>(g, dy + from + r * s.pitch);
             if (stats) pack_load<T, V>(v, y + from + r * s.pitch);
-            slope_put<V>(to + (int64_t)r * s.columns, add, g, v, scale, pull, sign);
+            slope_put<V, U>(to + (int64_t)r * s.columns, add, g, v, scale, pull, sign);
         }
     }
 }
@@ -244,23 +245,24 @@ static bool is_held(const Matrices &s) {
     return s.rows <= HELD_ROWS * (THREADS / (COLUMNS / 4));
 }
 
-template <typename T>
+template <typename T, typename U>
 static void step_launch(Device *d, Tensor y, Tensor stats, Tensor u, Tensor w, const Matrices &s,
                         float sign, float offset) {
     T *to = (T *)y.data;
     float *kept = (float *)stats.data;
-    const float *step = (const float *)u.data, *begin = (const float *)w.data;
+    const U *step = (const U *)u.data;
+    const float *begin = (const float *)w.data;
     const dim3 grid = step_grid(s);
     const cudaStream_t stream = stream_of(d);
     const bool fours = in_fours(s, y.data, u.data, w.data);
     if (fours && is_held(s) && offset > 0)
-        weight_step_kernel<T, 4, HELD_ROWS>
+        weight_step_kernel<T, U, 4, HELD_ROWS>
             <<<grid, step_block<4>(), 0, stream>>>(to, kept, step, begin, s, sign, offset);
     else if (fours)
-        weight_step_kernel<T, 4, 0>
+        weight_step_kernel<T, U, 4, 0>
             <<<grid, step_block<4>(), 0, stream>>>(to, kept, step, begin, s, sign, offset);
     else
-        weight_step_kernel<T, 1, 0>
+        weight_step_kernel<T, U, 1, 0>
             <<<grid, step_block<1>(), 0, stream>>>(to, kept, step, begin, s, sign, offset);
 }
 
@@ -268,12 +270,14 @@ extern "C" Status weight_step_cuda(Device *d, Tensor y, int64_t at, Tensor stats
                                    Tensor w, float sign, float offset) {
     if (tensor_count(u) == 0) return STATUS_OK;
     const Matrices s = matrices_of(y, at, u.shape[2], w.shape[0]);
-    WITH_ACT("weight_step", y.dtype, T, step_launch<T>(d, y, stats, u, w, s, sign, offset));
+    WITH_ACT(
+        "weight_step", y.dtype, T,
+        WITH_ACT("weight_step", u.dtype, U, step_launch<T, U>(d, y, stats, u, w, s, sign, offset)));
     return launched("weight_step");
 }
 
-template <typename T>
-static void step_backward_launch(Device *d, float *du, bool add, Tensor dy, Tensor y, Tensor stats,
+template <typename T, typename U>
+static void step_backward_launch(Device *d, U *du, bool add, Tensor dy, Tensor y, Tensor stats,
                                  const Matrices &s, float sign) {
     const T *g = (const T *)dy.data, *v = (const T *)y.data;
     const float *kept = (const float *)stats.data;
@@ -281,26 +285,39 @@ static void step_backward_launch(Device *d, float *du, bool add, Tensor dy, Tens
     const cudaStream_t stream = stream_of(d);
     const bool fours = in_fours(s, dy.data, kept ? v : NULL, du);
     if (fours)
-        weight_step_backward_kernel<T, 4>
+        weight_step_backward_kernel<T, U, 4>
             <<<grid, step_block<4>(), 0, stream>>>(du, add, g, v, kept, s, sign);
     else
-        weight_step_backward_kernel<T, 1>
+        weight_step_backward_kernel<T, U, 1>
             <<<grid, step_block<1>(), 0, stream>>>(du, add, g, v, kept, s, sign);
 }
 
 /* Whether the kernel with shared memory ran. */
-static Status step_backward_held(Device *d, float *du, bool add, Tensor dy, Tensor y, Tensor stats,
+template <typename U>
+static Status step_backward_held(Device *d, U *du, bool add, Tensor dy, Tensor y, Tensor stats,
                                  const Matrices &s, float sign, bool *ran) {
     const size_t bytes = 2 * sizeof(bf16) * COLUMNS * s.rows;
     *ran = stats.data && dy.dtype == DTYPE_BF16 && in_fours(s, dy.data, y.data, du) &&
            s.columns % 8 == 0 && s.pitch % 8 == 0 && s.at % 8 == 0 &&
            bytes + 4096 <= backend_of(d)->smem_limit;
     if (!*ran) return STATUS_OK;
-    CUDA_TRY(cudaFuncSetAttribute(weight_step_backward_held_kernel,
+    CUDA_TRY(cudaFuncSetAttribute(weight_step_backward_held_kernel<U>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
              "weight_step_backward");
-    weight_step_backward_held_kernel<<<step_grid(s), step_block<4>(), bytes, stream_of(d)>>>(
+    weight_step_backward_held_kernel<U><<<step_grid(s), step_block<4>(), bytes, stream_of(d)>>>(
         du, add, (const bf16 *)dy.data, (const bf16 *)y.data, (const float *)stats.data, s, sign);
+    return STATUS_OK;
+}
+
+template <typename U>
+static Status slopes_run(Device *d, Grad du, Tensor dy, Tensor y, Tensor stats, const Matrices &s,
+                         float sign) {
+    U *to = (U *)du.t.data;
+    bool held;
+    TRY(step_backward_held<U>(d, to, du.add, dy, y, stats, s, sign, &held));
+    if (held) return STATUS_OK;
+    WITH_ACT("weight_step_backward", dy.dtype, T,
+             (step_backward_launch<T, U>(d, to, du.add, dy, y, stats, s, sign)));
     return STATUS_OK;
 }
 
@@ -311,21 +328,23 @@ static Status step_backward(Device *d, Grad du, Grad dw, Tensor dy, int64_t at, 
     const int64_t columns = like.shape[2], period = dw.t.data ? dw.t.shape[0] : dy.shape[0];
     const Matrices s = matrices_of(dy, at, columns, period);
     const int64_t matrix = s.rows * columns;
-    float *steps = (float *)du.t.data;
-    const bool apart = dw.t.data && (!steps || du.add);
-    if (apart) TRY(scratch_take(d, sizeof(float) * s.outer * matrix, (void **)&steps));
-    bool held;
-    TRY(step_backward_held(d, steps, du.add && !apart, dy, y, stats, s, sign, &held));
-    WITH_ACT("weight_step_backward", dy.dtype, T,
-             if (!held) step_backward_launch<T>(d, steps, du.add && !apart, dy, y, stats, s, sign));
+    const bool apart = dw.t.data && (!du.t.data || du.add);
+    Grad steps = du;
+    if (apart) {
+        void *memory;
+        TRY(scratch_take(d, sizeof(float) * s.outer * matrix, &memory));
+        steps = grad_set(tensor_1d(memory, DTYPE_F32, s.outer * matrix));
+    }
+    WITH_ACT("weight_step_backward", steps.t.dtype, U,
+             TRY(slopes_run<U>(d, steps, dy, y, stats, s, sign)));
     TRY(launched("weight_step_backward"));
     if (!dw.t.data) return STATUS_OK;
-    Tensor sum = tensor_2d(steps, DTYPE_F32, s.outer / period, period * matrix);
+    const Tensor all = tensor_2d(steps.t.data, steps.t.dtype, s.outer / period, period * matrix);
     dw.t = tensor_2d(dw.t.data, DTYPE_F32, 1, period * matrix);
-    TRY(sum_batch_cuda(d, dw, sum, sign));
+    TRY(sum_batch_cuda(d, dw, all, sign));
     if (!apart || !du.t.data) return STATUS_OK;
-    const Tensor all = tensor_1d(steps, DTYPE_F32, s.outer * matrix);
-    return copy_cuda(d, grad_add(tensor_1d(du.t.data, DTYPE_F32, s.outer * matrix)), all, 1.0f);
+    du.t = tensor_view2(du.t, s.outer / period, period * matrix);
+    return copy_cuda(d, du, all, 1.0f);
 }
 
 extern "C" Status weight_step_backward_cuda(Device *d, Grad du, Grad dw, Tensor dy, int64_t at,

@@ -264,6 +264,11 @@ static double step_offset(const Run *r) {
     return r->p[6] == 1 ? 0.0 : (double)1e-5f;
 }
 
+/* U has the dtype of the activations in every other case of BF16. */
+static DType step_dtype(const Run *r) {
+    return r->p[1] % 2 == 0 ? r->act : DTYPE_F32;
+}
+
 static double weight_value(int64_t i, void *user) {
     Run *r = user;
     return i % r->p[2] == 0 && r->p[2] > 1 ? 0.0 : 0.1 * random_normal(r);
@@ -311,7 +316,7 @@ static void weight_step_body(Run *r) {
     const int64_t outer = r->p[0], rows = r->p[1], columns = r->p[2];
     const int64_t pitch = r->p[4] + columns + r->p[5];
     Stepping s = {.r = r};
-    s.u = input_of(r, "u", DTYPE_F32, SHAPE(outer, rows, columns), step_value, r);
+    s.u = input_of(r, "u", step_dtype(r), SHAPE(outer, rows, columns), step_value, r);
     s.w = input_of(r, "w", DTYPE_F32, SHAPE(r->p[3], rows, columns), weight_value, r);
     Tensor y = in_place(r, "y", r->act, SHAPE(outer, rows, pitch), 1.0);
     Tensor stats =
@@ -343,7 +348,7 @@ static void weight_step_backward_body(Run *r) {
     Tensor stats = tensor_none();
     if (r->p[6] != 1)
         stats = input_of(r, "stats", DTYPE_F32, SHAPE(outer, columns, 2), factor_value, r);
-    Grad du = gradient(r, "du", DTYPE_F32, SHAPE(outer, rows, columns));
+    Grad du = gradient(r, "du", step_dtype(r), SHAPE(outer, rows, columns));
     Grad dw = gradient(r, "dw", DTYPE_F32, SHAPE(r->p[3], rows, columns));
     CALL(r, weight_step_backward, du, dw, dy, r->p[4], y, stats, (float)step_sign(r));
     if (!r->reference) return;

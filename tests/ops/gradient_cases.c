@@ -241,15 +241,15 @@ static Var *side_by_side(Tape *t, Var *const *in) {
     return op_side_by_side(t, in[0], in[1], DTYPE_F32);
 }
 static Var *lact_write(Tape *t, Var *const *in) {
-    return op_lact_write(t, in[0], in[1], in + 2, 0.01f, false).gates;
+    return op_lact_write(t, in[0], in[1], in + 2, 0.01f, false, DTYPE_F32).gates;
 }
 /* Two outputs, both used. */
 static Var *lact_write_apart(Tape *t, Var *const *in) {
-    const LactGradients g = op_lact_write(t, in[0], in[1], in + 2, 0.01f, false);
+    const LactGradients g = op_lact_write(t, in[0], in[1], in + 2, 0.01f, false, DTYPE_F32);
     return op_matmul(t, g.gates, false, g.back, false, 1, DTYPE_F32);
 }
 static Var *lact_write_last(Tape *t, Var *const *in) {
-    return op_lact_write(t, in[0], in[1], in + 2, 0.01f, true).back;
+    return op_lact_write(t, in[0], in[1], in + 2, 0.01f, true, in[0]->value.dtype).back;
 }
 static Var *lact_step(Tape *t, Var *const *in) {
     const LactGradients u = {in[0], in[4]};
