@@ -162,5 +162,8 @@ LactWeights op_lact_step(Tape *t, LactGradients u, Var *const w[3], float sign, 
 /* f_W'(q) [B,H,m,e] of packed [B,m,d], queries before silu; leading dimensions of the weights are
  * B or 1. */
 Var *op_lact_read(Tape *t, Var *packed, LactWeights w, float offset);
+/* rmsnorm(o; norm_w) of o [B,H,m,e] by head, heads joined, times proj_w [O,He] transposed, plus
+ * residual [B,m,O] (may be NULL): op_rmsnorm, op_merge_heads and op_linear_residual in one. */
+Var *op_lact_out(Tape *t, Var *o, Var *norm_w, float eps, Var *proj_w, Var *residual);
 
 #endif

@@ -57,13 +57,6 @@ Status lact_register(LactLayer *m, Params *p, const char *prefix, int64_t width,
     return p->status;
 }
 
-/* ---- the end of both forms ---------------------------------------------------------------- */
-
-Var *lact_project_out(const LactLayer *m, Tape *t, Var *x, Var *residual) {
-    if (!residual) return op_linear(t, x, m->proj_w, NULL);
-    return op_linear_residual(t, x, m->proj_w, NULL, residual, tensor_none());
-}
-
 /* ---- the fused form ----------------------------------------------------------------------- */
 
 static bool input_fits(const LactLayer *m, Tape *t, const Var *x, int64_t writing) {
@@ -99,8 +92,9 @@ static LactFast write_tokens(const LactLayer *m, Tape *t, Var *x) {
     if (tape_poison(t)) return (LactFast){.fused = {tape_poison(t), tape_poison(t)}};
     LactFast fast = {
         .fused = op_lact_step(t, u, m->w, v->ascend ? -1.0f : 1.0f, offset, x->value.dtype)};
-    if (u.gates) tape_drop(t, u.gates);
-    if (u.back) tape_drop(t, u.back);
+    /* their backward works from G */
+    if (u.gates) tape_release(t, u.gates);
+    if (u.back) tape_release(t, u.back);
     return fast;
 }
 
@@ -109,15 +103,8 @@ static Var *read_tokens(const LactLayer *m, Tape *t, Var *x, Var *residual, Lact
     Var *packed = op_linear_rows(t, x, m->qkv_w, lact_query_channel(m), m->width);
     Var *o = op_lact_read(t, packed, w, LACT_UNIT_OFFSET);
     tape_drop(t, packed);
-    Var *normed = op_rmsnorm(t, o, m->norm_w, LACT_NORM_EPS);
+    Var *y = op_lact_out(t, o, m->norm_w, LACT_NORM_EPS, m->proj_w, residual);
     tape_drop(t, o);
-    if (tape_poison(t)) return tape_poison(t);
-    /* of one head the tokens lie packed already */
-    const bool one = m->heads == 1;
-    Var *merged = one ? op_view(t, normed, 3, x->value.shape) : op_merge_heads(t, normed, NULL);
-    if (!one) tape_drop(t, normed);
-    Var *y = lact_project_out(m, t, merged, residual);
-    tape_drop(t, one ? normed : merged);
     return y;
 }
 

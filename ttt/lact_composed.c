@@ -90,7 +90,8 @@ static Var *read_queries(const LactLayer *m, Tape *t, Var *q, LactFast fast, DTy
     if (tape_poison(t)) return tape_poison(t);
     Var *rounded = op_cast(t, merged, act);
     if (rounded != merged) tape_drop(t, merged);
-    Var *y = lact_project_out(m, t, rounded, residual);
+    Var *y = residual ? op_linear_residual(t, rounded, m->proj_w, NULL, residual, tensor_none())
+                      : op_linear(t, rounded, m->proj_w, NULL);
     tape_drop(t, rounded);
     return y;
 }

@@ -26,9 +26,6 @@ Var *lact_composed_forward(const LactLayer *m, Tape *t, Var *x, int64_t writing,
 LactFast lact_composed_write(const LactLayer *m, Tape *t, Var *x);
 Var *lact_composed_read(const LactLayer *m, Tape *t, Var *x, Var *residual, LactFast fast);
 
-/* x c_proj' of x [B,m,d], plus the residual (may be NULL). */
-Var *lact_project_out(const LactLayer *m, Tape *t, Var *x, Var *residual);
-
 /* What writing tokens bring: keys and values F32 [B,H,n,e]; rates F32 [B,n,3H], NULL: all 1. */
 typedef struct LactTokens {
     Var *k, *v, *rates;

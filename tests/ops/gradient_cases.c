@@ -270,6 +270,9 @@ static Var *lact_read(Tape *t, Var *const *in) {
     const LactWeights w = {in[1], in[2]};
     return op_lact_read(t, in[0], w, 0.01f);
 }
+static Var *lact_out(Tape *t, Var *const *in) {
+    return op_lact_out(t, in[0], in[1], 1e-5f, in[2], in[3]);
+}
 static Var *mse(Tape *t, Var *const *in) {
     return op_mse(t, in[0], in[1]->value);
 }
@@ -434,6 +437,10 @@ const GradientCase gradient_cases[] = {
          .step = 0.02),
     CASE("lact_read", "shared weights", lact_read,
          {ACT(1, 2, 5, 8), ACT(0.7, 1, 2, 4, 12), ACT(0.7, 2, 2, 6, 4)}, .step = 0.02),
+    CASE("lact_out", "one head", lact_out, {ACT(1, 2, 1, 5, 4), PLAIN(1, 4), WEIGHT(0.5, 3, 4)},
+         .step = 0.02),
+    CASE("lact_out", "residual", lact_out,
+         {ACT(1, 2, 2, 5, 4), PLAIN(1, 4), WEIGHT(0.5, 3, 8), ACT(1, 2, 5, 3)}, .step = 0.02),
     CASE("mse", "", mse, {ACT(1, 2, 3, 5), FIXED(1, 2, 3, 5)}),
     CASE("cross_entropy", "", cross_entropy, {PLAIN(2, 3, 5), FIXED(0, 3, 5)},
          .bf16_tolerance = -1),
