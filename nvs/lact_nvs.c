@@ -97,38 +97,14 @@ int64_t lact_nvs_token_size(const LactNvs *m) {
 
 /* ---- parts of a block --------------------------------------------------------------------- */
 
-/* Heads of one third of packed [B*V,l,3d], RMS-normed when w. */
-static Var *attention_heads(const LactNvsConfig *c, Tape *t, Var *packed, int third, Var *w) {
-    Var *x = op_split_heads(t, packed, third * c->width, c->width / c->head_width, c->head_width);
-    if (!w) return x;
-    Var *y = op_rmsnorm(t, x, w, HEAD_EPS);
-    tape_drop(t, x);
-    return y;
-}
-
 /* x plus softmax(q k'/sqrt(head_width)) v within each view, projected; u [B*V,l,d]. */
 static Var *attention(const LactNvs *m, const LactNvsBlock *b, Tape *t, Var *u, Var *x) {
     const LactNvsConfig *c = &m->config;
     Var *packed = op_linear(t, u, b->qkv_w, NULL);
-    Var *q = attention_heads(c, t, packed, 0, b->q_norm_w);
-    Var *k = attention_heads(c, t, packed, 1, b->k_norm_w);
-    Var *v = attention_heads(c, t, packed, 2, NULL);
+    Var *o = op_attention(t, packed, b->q_norm_w, b->k_norm_w, c->width / c->head_width, HEAD_EPS);
     tape_drop(t, packed);
-    Var *scores = op_matmul(t, q, false, k, true, 1, DTYPE_F32);
-    tape_drop(t, q);
-    tape_drop(t, k);
-    Var *p = op_softmax(t, scores, 1.0f / sqrtf((float)c->head_width));
-    tape_drop(t, scores);
-    if (tape_poison(t)) return tape_poison(t);
-    Var *weights = op_cast(t, p, v->value.dtype);
-    if (weights != p) tape_drop(t, p);
-    Var *o = op_matmul(t, weights, false, v, false, 1, v->value.dtype);
-    tape_drop(t, weights);
-    tape_drop(t, v);
-    Var *merged = op_merge_heads(t, o, NULL);
+    Var *y = op_linear_residual(t, o, b->proj_w, NULL, x, tensor_none());
     tape_drop(t, o);
-    Var *y = op_linear_residual(t, merged, b->proj_w, NULL, x, tensor_none());
-    tape_drop(t, merged);
     return y;
 }
 
