@@ -62,6 +62,7 @@ DRY(image_normalise, Tensor y, Tensor x, const float *mean, const float *std)
 DRY(image_prepare, Tensor y, Tensor x, Tensor samples, Tensor mix, const float *mean,
     const float *std)
 DRY(patchify, Tensor y, Tensor x, int64_t patch)
+DRY(view_tokens, Tensor y, Tensor cameras, Tensor rgb, int64_t height, int64_t width, int64_t patch)
 DRY(split_heads, Grad y, Tensor packed, int64_t offset)
 DRY(merge_heads, Grad packed, Tensor x, int64_t offset)
 DRY(mean_tokens, Tensor y, Tensor x)

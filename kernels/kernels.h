@@ -219,6 +219,13 @@ struct Kernels {
     /* y[B,(H/p)(W/p),ch*p*p] from x[B,H,W,ch]; column order (channel, ky, kx), the order of the
      * published convolution weight; act. */
     Status (*patchify)(Device *d, Tensor y, Tensor x, int64_t patch);
+    /* Tokens of posed views (lact_nvs.md 2): y[B,V*l,12p^2] (act), l = (height/p)(width/p), in the
+     * order view, patch row, patch column; row, column, channel. Channels of pixel (i,j): O, D,
+     * O x D, 2 rgb - 1, with r = ((j+1/2-cx)/fx, (i+1/2-cy)/fy, 1), D = R r / |r|, in F32. cameras
+     * F32 [B,V,16] = the rows of [R|O], then fx, fy, cx, cy. rgb U8 [B,I,height*width,3], the
+     * colours of the first I <= V views; zeros for the others; none: I = 0. */
+    Status (*view_tokens)(Device *d, Tensor y, Tensor cameras, Tensor rgb, int64_t height,
+                          int64_t width, int64_t patch);
     /* y[B,nh,N,dh] (+)= channels [offset, offset+nh*dh) of packed[B,N,P]. */
     Status (*split_heads)(Device *d, Grad y, Tensor packed, int64_t offset);
     /* The reverse: channels [offset, ...) of packed (+)= x[B,nh,N,dh]; other channels are left

@@ -41,6 +41,7 @@
     X(image_normalise)                                                                             \
     X(image_prepare)                                                                               \
     X(patchify)                                                                                    \
+    X(view_tokens)                                                                                 \
     X(split_heads)                                                                                 \
     X(merge_heads)                                                                                 \
     X(mean_tokens)                                                                                 \

@@ -97,6 +97,10 @@ Var *op_image_normalise(Tape *t, Tensor u8, const float *mean, const float *std)
  * kernel takes them, on the device. Without gradients, like normalise. */
 Var *op_image_prepare(Tape *t, Tensor u8, Tensor samples, Tensor mix, const float *mean,
                       const float *std);
+/* Tokens [B,V*l,12 p^2] of the tape's activations from cameras F32 [B,V,16] and the colours U8
+ * [B,I,height*width,3] of the first I views (or none); without gradients. */
+Var *op_view_tokens(Tape *t, Tensor cameras, Tensor rgb, int64_t height, int64_t width,
+                    int64_t patch);
 Var *op_patchify(Tape *t, Var *image, int64_t patch); /* gradient to the image is not offered */
 
 /* ---- factors and runs of tokens (ops_runs.c) -------------------------------------------- */

@@ -32,6 +32,9 @@ static void set_letters(const Bench *b, int64_t *size) {
     size['h'] = m->heads;
     size['G'] = b->options->batch * m->heads;
     size['T'] = 3 * m->width;
+    size['S'] = side * m->patch * side * m->patch;
+    size['V'] = 12 * m->patch * m->patch;
+    size['@'] = 16;
     size['P'] = 3 * m->width + 3 * d;
     size['K'] = m->width + d;
     size['M'] = m->mlp_ratio * m->width;

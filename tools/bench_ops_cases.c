@@ -4,6 +4,7 @@
  *   B batch  N tokens  H W token grid  I image side  C width  D head width  h heads  G = B*h
  *   T = 3C q, k, v
  *   P = 3C+3d packed projection  K = C+d concatenated branches  M MLP width  L classes
+ *   S = I*I pixels  V = 12 patch^2  @ = 16
  *   R = B*N rows  p = 3 patch^2  F all parameters  digits: themselves
  *   E width of LaCT-NVS (768)  Z its fast weights of a batch of at most 32 scenes
  * dtypes: a activations, f F32, u U8, i I64, n I32, s BF16 shadow (left out in F32 runs).
@@ -183,6 +184,10 @@ static Status run_image_normalise(OpRun *r) {
 }
 static Status run_patchify(OpRun *r) {
     return r->k->patchify(r->device, r->t[0], r->t[1], r->patch);
+}
+static Status run_view_tokens(OpRun *r) {
+    const int64_t side = r->patch * r->shape.height;
+    return r->k->view_tokens(r->device, r->t[0], r->t[1], r->t[2], side, side, r->patch);
 }
 static Status run_split_heads(OpRun *r) {
     r->bytes = 2.0 * (double)tensor_bytes(r->t[0]);
@@ -374,6 +379,7 @@ const OpCase op_cases[] = {
     {"image_normalise", "images", "a:BII3 u:BII3", run_image_normalise},
     {"image_prepare", "images, mixup", "a:BII3 u:BII3 n:B8 f:8", run_image_prepare},
     {"patchify", "images", "a:BNp a:BII3", run_patchify},
+    {"view_tokens", "posed views", "a:BNV f:B1@ u:B1S3", run_view_tokens},
     {"split_heads", "q of qkv", "a:BhND a:BNP", run_split_heads},
     {"merge_heads", "branches", "a:BNK a:BhND", run_merge_heads},
     {"mean_tokens", "tokens", "f:BC a:BNC", run_mean_tokens},

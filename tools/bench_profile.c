@@ -97,6 +97,9 @@ static Status leave(Device *d, int slot, double start, Status s) {
       (Device * d, Tensor y, Tensor x, Tensor s, Tensor m, const float *mean, const float *std),   \
       (d, y, x, s, m, mean, std))                                                                  \
     X(patchify, (Device * d, Tensor y, Tensor x, int64_t patch), (d, y, x, patch))                 \
+    X(view_tokens,                                                                                 \
+      (Device * d, Tensor y, Tensor c, Tensor rgb, int64_t h, int64_t w, int64_t patch),           \
+      (d, y, c, rgb, h, w, patch))                                                                 \
     X(split_heads, (Device * d, Grad y, Tensor packed, int64_t offset), (d, y, packed, offset))    \
     X(merge_heads, (Device * d, Grad packed, Tensor x, int64_t offset), (d, packed, x, offset))    \
     X(mean_tokens, (Device * d, Tensor y, Tensor x), (d, y, x))                                    \

@@ -1,3 +1,5 @@
+#include <math.h>
+
 #include "op_case.h"
 
 static double byte_value(int64_t i, void *user) {
@@ -85,6 +87,57 @@ static void mean_tokens_backward_body(Run *r) {
         e[i] = values(r, dy)[i / (n * c) * c + i % c] / (double)n;
 }
 
+/* p: scenes, views, input views, height, width, patch. */
+static double camera_value(int64_t i, void *user) {
+    Run *r = user;
+    const double near = 0.2 * random_normal(r);
+    /* about the unit pose, a focal length of 20 pixels, a centre near that of the view */
+    const double usual[16] = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 20, 20, 4, 4};
+    return usual[i % 16] + near;
+}
+
+/* The twelve channels of pixel (row, column). */
+static void expected_pixel(const double *c, int64_t row, int64_t column, const double *rgb,
+                           double *out) {
+    const double r[3] = {((double)column + 0.5 - c[14]) / c[12],
+                         ((double)row + 0.5 - c[15]) / c[13], 1};
+    const double length = sqrt(r[0] * r[0] + r[1] * r[1] + 1);
+    double o[3], d[3];
+    for (int i = 0; i < 3; i++) {
+        o[i] = c[4 * i + 3];
+        d[i] = (c[4 * i] * r[0] + c[4 * i + 1] * r[1] + c[4 * i + 2] * r[2]) / length;
+    }
+    for (int i = 0; i < 3; i++) {
+        const int a = (i + 1) % 3, b = (i + 2) % 3;
+        out[i] = o[i];
+        out[3 + i] = d[i];
+        out[6 + i] = o[a] * d[b] - o[b] * d[a];
+        out[9 + i] = rgb ? 2 * rgb[i] / 255 - 1 : 0;
+    }
+}
+
+static void view_tokens_body(Run *r) {
+    const int64_t scenes = r->p[0], views = r->p[1], inputs = r->p[2], h = r->p[3], w = r->p[4];
+    const int64_t p = r->p[5], across = w / p;
+    Tensor cameras = input_of(r, "cameras", DTYPE_F32, SHAPE(scenes, views, 16), camera_value, r);
+    Tensor rgb = inputs
+                     ? input_of(r, "rgb", DTYPE_U8, SHAPE(scenes, inputs, h * w, 3), byte_value, r)
+                     : tensor_none();
+    Tensor y = output(r, "y", r->act, SHAPE(scenes, views * (h / p) * across, 12 * p * p));
+    CALL(r, view_tokens, y, cameras, rgb, h, w, p);
+    double *e = r->reference ? expected(r, y) : NULL;
+    for (int64_t i = 0; e && i < scenes * views * h * w; i++) {
+        const int64_t view = i / (h * w), row = i % (h * w) / w, column = i % w;
+        const int64_t token = row / p * across + column / p, v = view % views;
+        const int64_t at = ((view * (h / p) * across + token) * p + row % p) * p + column % p;
+        const double *colour =
+            v < inputs
+                ? values(r, rgb) + ((view / views * inputs + v) * h * w + row * w + column) * 3
+                : NULL;
+        expected_pixel(values(r, cameras) + 16 * view, row, column, colour, e + 12 * at);
+    }
+}
+
 #define BOTH (IN_BOTH | ANY_THREADS)
 
 const OpCase cases_tokens[] = {
@@ -94,6 +147,9 @@ const OpCase cases_tokens[] = {
     {"patchify", patchify_body, {1, 1, 1, 1, 1}, BOTH, 0},
     {"patchify", patchify_body, {2, 6, 5, 3, 4}, BOTH, 0},
     {"patchify", patchify_body, {1, 2, 3, 5, 3}, BOTH, 0},
+    {"view_tokens", view_tokens_body, {1, 1, 0, 1, 1, 1}, BOTH, 0},
+    {"view_tokens", view_tokens_body, {2, 3, 2, 6, 9, 3}, BOTH, 0},
+    {"view_tokens", view_tokens_body, {1, 2, 1, 16, 8, 8}, BOTH, 0},
     {"split_heads", split_heads_body, {1, 1, 1, 1, 1, 0}, BOTH, 0},
     {"split_heads", split_heads_body, {2, 3, 30, 8, 96, 24}, BOTH, 0},
     {"split_heads", split_heads_body, {2, 2, 5, 7, 31, 17}, BOTH, 0},
