@@ -221,11 +221,12 @@ static Var *decode(const LactNvs *m, Tape *t, Var *x) {
     return rgb;
 }
 
-/* Tokens [B, V*l, 12 p^2] of at least `views` views. */
-static Status check_tokens(const LactNvs *m, Tensor x, int64_t views) {
+/* Tokens [B, V*l, 12 p^2] of at least `views` views; F32, or the pass's activations. */
+static Status check_tokens(const LactNvs *m, const Tape *t, Tensor x, int64_t views) {
     const int64_t l = lact_nvs_view_tokens(m);
     char text[64];
-    if (x.rank == 3 && x.dtype == DTYPE_F32 && x.shape[1] % l == 0 && x.shape[1] >= views * l &&
+    const bool act = x.dtype == DTYPE_F32 || x.dtype == tape_act(t);
+    if (x.rank == 3 && act && x.shape[1] % l == 0 && x.shape[1] >= views * l &&
         x.shape[2] == lact_nvs_token_size(m))
         return STATUS_OK;
     return status_set(STATUS_DATA,
@@ -245,7 +246,7 @@ static Status store_fast(LactState *state, Tape *t, int64_t layer, LactFast fast
 Var *lact_nvs_forward(LactNvs *m, Tape *t, Var *tokens, int64_t inputs, LactState *state) {
     Status s = tape_status(t);
     if (s == STATUS_OK && inputs < 1) s = status_set(STATUS_DATA, "LaCT-NVS: no input view");
-    if (s == STATUS_OK) s = check_tokens(m, tokens->value, inputs + 1);
+    if (s == STATUS_OK) s = check_tokens(m, t, tokens->value, inputs + 1);
     if (s == STATUS_OK && state) s = lact_nvs_state_check(m, state);
     const bool recompute = m->config.recompute && tape_recording(t);
     if (s == STATUS_OK && state && recompute)
@@ -265,7 +266,7 @@ Var *lact_nvs_forward(LactNvs *m, Tape *t, Var *tokens, int64_t inputs, LactStat
 
 Status lact_reconstruct(LactNvs *m, Tape *t, Var *tokens, LactState *state) {
     TRY(tape_status(t));
-    TRY(check_tokens(m, tokens->value, 1));
+    TRY(check_tokens(m, t, tokens->value, 1));
     TRY(lact_nvs_state_check(m, state));
     const int64_t writing = tokens->value.shape[1];
     Var *x = embed(m, t, tokens);
@@ -280,7 +281,7 @@ Status lact_reconstruct(LactNvs *m, Tape *t, Var *tokens, LactState *state) {
 
 Var *lact_render(LactNvs *m, Tape *t, Var *tokens, const LactState *state) {
     Status s = tape_status(t);
-    if (s == STATUS_OK) s = check_tokens(m, tokens->value, 1);
+    if (s == STATUS_OK) s = check_tokens(m, t, tokens->value, 1);
     if (s == STATUS_OK) s = lact_nvs_state_check(m, state);
     if (s == STATUS_OK && state->batch != tokens->value.shape[0])
         s = status_set(STATUS_DATA, "LaCT-NVS: views of %lld scenes, the state holds %lld",

@@ -2,7 +2,7 @@
  *
  * Tokens of input views write the fast weights of every block; tokens of target views only read.
  * So a scene can be reconstructed once (LactState) and rendered from any camera, with the same
- * result as the joint forward pass of training. Tokens come from nvs/patches.h; F32.
+ * result as the joint forward pass of training. Tokens come from nvs/patches.h or op_view_tokens.
  *
  * Ownership: parameters live in the caller's Params; the model holds descriptions. Threads: one at
  * a time, like its Device.
@@ -66,9 +66,9 @@ void lact_nvs_free(LactNvs *m);
 int64_t lact_nvs_view_tokens(const LactNvs *m);
 int64_t lact_nvs_token_size(const LactNvs *m); /* 12 p^2 */
 
-/* Joint pass: tokens F32 [B, V*l, 12 p^2], the first `inputs` views being input views -> patches
- * F32 [B, (V-inputs)*l, 3 p^2] of the target views, 0..1. *state (may be NULL; not with recompute
- * while recording) receives the fast weights. */
+/* Joint pass: tokens [B, V*l, 12 p^2], F32 or the tape's activations, the first `inputs` views
+ * being input views -> patches F32 [B, (V-inputs)*l, 3 p^2] of the target views, 0..1. *state (may
+ * be NULL; not with recompute while recording) receives the fast weights. */
 Var *lact_nvs_forward(LactNvs *m, Tape *t, Var *tokens, int64_t inputs, LactState *state);
 
 /* A state of the model's sizes for `batch` scenes. */
