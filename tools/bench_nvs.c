@@ -13,10 +13,11 @@
 typedef struct NvsPass {
     NvsModel model;
     AdamW optim;
-    Tape *training;               /* records; the model's own tape does not */
-    Tensor tokens, patches, loss; /* of a training batch; loss: a copy that outlives the step */
-    Tensor views, camera;         /* tokens of one scene's inputs, of one target view */
-    void *host_tokens, *host_patches;
+    Tape *training; /* records; the model's own tape does not */
+    /* Of a training batch: cameras F32 [B,V,16], colours of the input views, what the others show;
+     * loss: a copy that outlives the step. Of one scene: its first cameras and colours. */
+    Tensor cameras, rgb, patches, loss;
+    void *host_cameras, *host_rgb, *host_patches;
     LactState *state;
     int64_t batch, inputs, targets;
     DeviceGraph *graph;
@@ -63,12 +64,23 @@ static double render_macs(const NvsPass *p) {
     return (double)c->layers * block_macs(c, view, view, 0, view) + view * values;
 }
 
+/* Tokens of the first `views` views, `inputs` of them with colours; as many views a scene as the
+ * batch has, or one scene. */
+static Var *tokens_of(const NvsPass *p, Tape *t, int64_t batch, int64_t views, int64_t inputs) {
+    const LactNvsConfig *c = &p->model.config;
+    const Tensor cameras = tensor_3d(p->cameras.data, DTYPE_F32, batch, views, 16);
+    const Tensor rgb =
+        inputs ? tensor_4d(p->rgb.data, DTYPE_U8, batch, inputs, c->height * c->view_width, 3)
+               : tensor_none();
+    return op_view_tokens(t, cameras, rgb, c->height, c->view_width, c->patch);
+}
+
 /* ---- passes: kernels alone --------------------------------------------------------------- */
 
 static Var *loss_of(void *user, Tape *t, int64_t batch) {
     NvsPass *p = user;
-    const int64_t *s = p->tokens.shape, *o = p->patches.shape;
-    Var *x = tape_input(t, tensor_3d(p->tokens.data, DTYPE_F32, batch, s[1], s[2]), "tokens");
+    const int64_t *o = p->patches.shape;
+    Var *x = tokens_of(p, t, batch, p->inputs + p->targets, p->inputs);
     Var *rgb = lact_nvs_forward(p->model.nvs, t, x, p->inputs, NULL);
     return op_mse(t, rgb, tensor_3d(p->patches.data, DTYPE_F32, batch, o[1], o[2]));
 }
@@ -98,7 +110,8 @@ static Status run_graph(void *user) {
 }
 
 static Status stage_batch(NvsPass *p) {
-    TRY(device_stage(p->model.device, p->tokens, p->host_tokens));
+    TRY(device_stage(p->model.device, p->cameras, p->host_cameras));
+    TRY(device_stage(p->model.device, p->rgb, p->host_rgb));
     return device_stage(p->model.device, p->patches, p->host_patches);
 }
 
@@ -116,38 +129,48 @@ static Status run_fed(void *user) {
 static Status run_reconstruct(void *user) {
     NvsPass *p = user;
     tape_reset(p->model.tape, false);
-    Var *x = tape_input(p->model.tape, p->views, "tokens");
+    Var *x = tokens_of(p, p->model.tape, 1, p->inputs, p->inputs);
     return lact_reconstruct(p->model.nvs, p->model.tape, x, p->state);
 }
 
 static Status run_render(void *user) {
     NvsPass *p = user;
     tape_reset(p->model.tape, false);
-    lact_render(p->model.nvs, p->model.tape, tape_input(p->model.tape, p->camera, "tokens"),
-                p->state);
+    lact_render(p->model.nvs, p->model.tape, tokens_of(p, p->model.tape, 1, 1, 0), p->state);
     return tape_status(p->model.tape);
 }
 
 /* ---- set-up ------------------------------------------------------------------------------ */
 
-static Status take(NvsPass *p, int64_t a, int64_t tokens, int64_t width, uint64_t seed,
-                   Tensor *out) {
-    Device *d = p->model.device;
-    TRY(arena_tensor(&d->state, DTYPE_F32, 3, (int64_t[]){a, tokens, width}, out));
-    return bench_fill(d, *out, seed);
+/* Cameras side by side that look ahead. */
+static Status make_cameras(NvsPass *p, int64_t count) {
+    const LactNvsConfig *c = &p->model.config;
+    const float w = (float)c->view_width, h = (float)c->height;
+    const float usual[16] = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, w, w, 0.5f * w, 0.5f * h};
+    TRY(mem_alloc(&p->host_cameras, 16 * count, sizeof(float), "bench cameras"));
+    float *to = p->host_cameras;
+    for (int64_t i = 0; i < 16 * count; i++)
+        to[i] = usual[i % 16] + (i % 16 == 3 ? 0.01f * (float)(i / 16 % 8) : 0);
+    return device_push(p->model.device, p->cameras, to);
 }
 
 static Status open_training(NvsPass *p) {
     const AdamWOptions recipe = {0.9f, 0.95f, 1e-8f, 0.05f, 1.0f, 0};
-    const int64_t view = lact_nvs_view_tokens(p->model.nvs), one = 1;
-    const int64_t size = lact_nvs_token_size(p->model.nvs);
+    const LactNvsConfig *c = &p->model.config;
+    const int64_t views = p->inputs + p->targets, pixels = c->height * c->view_width, one = 1;
+    const int64_t target[] = {p->batch, p->targets * lact_nvs_view_tokens(p->model.nvs),
+                              3 * c->patch * c->patch};
     Device *d = p->model.device;
     StepPlan plan;
     TRY(tape_new(d, &p->training));
     tape_set_act(p->training, p->model.act);
     TRY(adamw_init(&p->optim, &p->model.params, recipe));
-    TRY(take(p, p->batch, (p->inputs + p->targets) * view, size, 1, &p->tokens));
-    TRY(take(p, p->batch, p->targets * view, size / 4, 2, &p->patches));
+    TRY(arena_tensor(&d->state, DTYPE_F32, 3, (int64_t[]){p->batch, views, 16}, &p->cameras));
+    TRY(arena_tensor(&d->state, DTYPE_U8, 4, (int64_t[]){p->batch, p->inputs, pixels, 3}, &p->rgb));
+    TRY(arena_tensor(&d->state, DTYPE_F32, 3, target, &p->patches));
+    TRY(make_cameras(p, p->batch * views));
+    TRY(bench_fill(d, p->rgb, 1));
+    TRY(bench_fill(d, p->patches, 2));
     TRY(arena_tensor(&d->state, DTYPE_F32, 1, &one, &p->loss));
     return plan_reserve(&(PlanTask){&p->model.params, p->model.act, p, loss_of}, p->batch, &plan);
 }
@@ -155,15 +178,16 @@ static Status open_training(NvsPass *p) {
 /* A host copy of a batch, to be staged again and again. */
 static Status pull_batch(NvsPass *p) {
     Device *d = p->model.device;
-    TRY(mem_alloc(&p->host_tokens, (int64_t)tensor_bytes(p->tokens), 1, "bench tokens"));
+    TRY(mem_alloc(&p->host_rgb, (int64_t)tensor_bytes(p->rgb), 1, "bench pictures"));
     TRY(mem_alloc(&p->host_patches, (int64_t)tensor_bytes(p->patches), 1, "bench colours"));
-    TRY(device_pull(d, p->host_tokens, p->tokens));
+    TRY(device_pull(d, p->host_rgb, p->rgb));
     return device_pull(d, p->host_patches, p->patches);
 }
 
 static void close_pass(NvsPass *p) {
     if (p->graph) device_graph_free(p->model.device, p->graph);
-    mem_free(p->host_tokens);
+    mem_free(p->host_cameras);
+    mem_free(p->host_rgb);
     mem_free(p->host_patches);
     lact_state_free(p->state);
     if (p->training) tape_free(p->training);
@@ -223,10 +247,6 @@ static Status measure_pass(Bench *b, NvsPass *p, BenchCall f, const char *eager,
 }
 
 static Status measure_scene(Bench *b, NvsPass *p, PassResults *out) {
-    const int64_t view = lact_nvs_view_tokens(p->model.nvs);
-    const int64_t size = lact_nvs_token_size(p->model.nvs);
-    TRY(take(p, 1, p->inputs * view, size, 3, &p->views));
-    TRY(take(p, 1, view, size, 4, &p->camera));
     TRY(lact_nvs_state_new(p->model.nvs, p->model.device, 1, &p->state));
     TRY(measure_pass(b, p, run_reconstruct, "reconstruct_eager", "reconstruct", "scenes",
                      forward_macs(p, p->inputs, 0), out));
