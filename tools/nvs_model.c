@@ -235,47 +235,13 @@ Status nvs_render_sample(NvsModel *m, const uint8_t *pixels, const ViewCamera *c
     return s;
 }
 
-static Status reconstruct(NvsModel *m, const uint8_t *pixels, const Camera *cameras, int64_t inputs,
-                          float *tokens, LactState *state) {
-    const LactNvsConfig *c = &m->config;
-    const int64_t size = lact_nvs_view_tokens(m->nvs) * lact_nvs_token_size(m->nvs);
-    Var *x;
-    for (int64_t v = 0; v < inputs; v++)
-        TRY(view_tokens(&cameras[v], c->height, c->view_width, c->patch, picture_at(m, pixels, v),
-                        tokens + v * size));
-    TRY(begin_pass(m, tokens, inputs, &x));
-    return lact_reconstruct(m->nvs, m->tape, x, state);
-}
-
-Status nvs_reconstruct(NvsModel *m, const uint8_t *pixels, const Camera *cameras, int64_t inputs,
-                       LactState *state) {
-    const int64_t size = lact_nvs_view_tokens(m->nvs) * lact_nvs_token_size(m->nvs);
-    void *tokens;
-    TRY(mem_alloc(&tokens, inputs * size, sizeof(float), "input views"));
-    Status s = reconstruct(m, pixels, cameras, inputs, tokens, state);
-    mem_free(tokens);
-    return s;
-}
-
-static Status render_camera(NvsModel *m, const LactState *state, const Camera *camera,
-                            float *tokens, float *patches) {
-    const LactNvsConfig *c = &m->config;
-    Var *x;
-    TRY(view_tokens(camera, c->height, c->view_width, c->patch, tensor_none(), tokens));
-    TRY(begin_pass(m, tokens, 1, &x));
-    Var *y = lact_render(m->nvs, m->tape, x, state);
-    TRY(tape_status(m->tape));
-    return device_pull(m->device, patches, y->value);
-}
-
-Status nvs_render_camera(NvsModel *m, const LactState *state, const Camera *camera,
+Status nvs_render_camera(const NvsModel *m, LactViewer *viewer, const Camera *camera,
                          uint8_t *rendered) {
-    const int64_t size = lact_nvs_view_tokens(m->nvs) * lact_nvs_token_size(m->nvs);
     const int64_t picture = m->config.height * m->config.view_width * 3;
     void *block;
-    TRY(mem_alloc(&block, size + 2 * picture, sizeof(float), "a view"));
-    float *tokens = block, *patches = tokens + size, *rgb = patches + picture;
-    Status s = render_camera(m, state, camera, tokens, patches);
+    TRY(mem_alloc(&block, 2 * picture, sizeof(float), "a view"));
+    float *patches = block, *rgb = patches + picture;
+    Status s = lact_viewer_render(viewer, camera, patches);
     if (s == STATUS_OK) s = to_pixels(m, patches, rgb, rendered);
     mem_free(block);
     return s;

@@ -8,6 +8,7 @@
 
 #include "datasets/view.h"
 #include "tools/model_io.h"
+#include "nvs/lact_viewer.h"
 #include "tools/nvs_sections.h"
 
 typedef struct NvsModel {
@@ -47,11 +48,10 @@ Status nvs_sample_patches(const NvsModel *m, const uint8_t *pixels, int64_t view
 Status nvs_render_sample(NvsModel *m, const uint8_t *pixels, const ViewCamera *cameras,
                          int64_t inputs, int64_t views, uint8_t *rendered);
 
-/* The two halves of it, for cameras in the model's frame: fast weights of one scene, one view. */
 Camera nvs_camera(const ViewCamera *v);
-Status nvs_reconstruct(NvsModel *m, const uint8_t *pixels, const Camera *cameras, int64_t inputs,
-                       LactState *state);
-Status nvs_render_camera(NvsModel *m, const LactState *state, const Camera *camera,
+/* One view of a scene that a viewer has reconstructed: 8-bit pixels [height, width, 3], rounded;
+ * the camera in the model's frame. */
+Status nvs_render_camera(const NvsModel *m, LactViewer *viewer, const Camera *camera,
                          uint8_t *rendered);
 
 #endif

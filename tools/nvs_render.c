@@ -58,11 +58,10 @@ static Status load(NvsRender *r) {
 }
 
 /* Input views write the fast weights; every camera then only reads them. */
-static Status render(NvsRender *r, LactState *state) {
-    NvsModel *m = &r->model;
-    TRY(nvs_reconstruct(m, r->pixels, r->cameras, r->inputs, state));
+static Status render(NvsRender *r, LactViewer *viewer) {
+    TRY(lact_viewer_reconstruct(viewer, r->cameras, r->pixels));
     for (int64_t i = 0; i < r->count; i++) {
-        TRY(nvs_render_camera(m, state, r->cameras + r->inputs + i,
+        TRY(nvs_render_camera(&r->model, viewer, r->cameras + r->inputs + i,
                               r->rendered + i * picture_size(r)));
         progress_line(10, "%lld of %lld views", (long long)(i + 1), (long long)r->count);
     }
@@ -70,12 +69,16 @@ static Status render(NvsRender *r, LactState *state) {
 }
 
 Status nvs_render_run(NvsRender *r) {
+    NvsModel *m = &r->model;
     LactState *state;
+    LactViewer *viewer = NULL;
     TRY(take_memory(r));
     TRY(load(r));
-    TRY(lact_nvs_state_new(r->model.nvs, r->model.device, 1, &state));
-    Status s = render(r, state);
+    TRY(lact_nvs_state_new(m->nvs, m->device, 1, &state));
+    Status s = lact_viewer_new(m->nvs, m->tape, state, r->inputs, &viewer);
+    if (s == STATUS_OK) s = render(r, viewer);
     progress_end();
+    lact_viewer_free(viewer);
     lact_state_free(state);
     return s;
 }
