@@ -5,22 +5,23 @@
 
 #define GROWTH 8.0f /* a row's reference is moved when scores exceed it by 2^8 */
 
-#define QUERIES       128 /* of a block: 32 a warp */
 #define FORWARD       128 /* threads */
 #define STAGES        3
 #define STAGE_BYTES   (2 * TILE_BYTES)
 #define FORWARD_BYTES (STAGES * STAGE_BYTES + 2 * STEP * (int)sizeof(float))
 
-typedef struct Softmax {
-    float reference[2][2], sum[2][2]; /* of rows r, r + 8 of two fragments */
-} Softmax;
+/* M: fragments of 16 queries that a warp has. */
+template <int M> struct Softmax {
+    float reference[M][2], sum[M][2]; /* of rows r, r + 8 of each */
+};
 
 /* The warp's queries as A operands, times w; row factors scale * rate, for powers of two. */
-static __device__ __forceinline__ void queries_get(uint32_t (&q)[2][4][4], float (&factor)[2][2],
+template <int M>
+static __device__ __forceinline__ void queries_get(uint32_t (&q)[M][4][4], float (&factor)[M][2],
                                                    const AttentionArgs &a, const bf16 *from,
                                                    int64_t pitch, int first, int lane) {
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
+    for (int m = 0; m < M; m++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int token = first + 16 * m + 8 * half + (lane >> 2);
@@ -51,16 +52,19 @@ static __device__ __forceinline__ void key_rates(const AttentionArgs &a, float *
 
 /* Scores of 32 queries and 32 keys become powers 2^(score - reference); a row whose reference has
  * to move shrinks what it has summed. `left`: keys that exist. */
-static __device__ __forceinline__ void powers(float (&s)[2][4][4], float (&o)[2][8][4], Softmax &f,
-                                              const float (&factor)[2][2], const float *rates,
-                                              int left, int lane) {
-    float top[2][2] = {{-INFINITY, -INFINITY}, {-INFINITY, -INFINITY}};
+template <int M>
+static __device__ __forceinline__ void powers(float (&s)[M][4][4], float (&o)[M][8][4],
+                                              Softmax<M> &f, const float (&factor)[M][2],
+                                              const float *rates, int left, int lane) {
+    float top[M][2];
+#pragma unroll
+    for (int m = 0; m < M; m++) top[m][0] = top[m][1] = -INFINITY;
 #pragma unroll
     for (int n = 0; n < 4; n++) {
         const int key = 8 * n + 2 * (lane & 3);
         const float2 rate = *reinterpret_cast<const float2 *>(rates + key);
 #pragma unroll
-        for (int m = 0; m < 2; m++) {
+        for (int m = 0; m < M; m++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 s[m][n][i] *= i & 1 ? rate.y : rate.x;
@@ -71,7 +75,7 @@ static __device__ __forceinline__ void powers(float (&s)[2][4][4], float (&o)[2]
     }
     bool move = false;
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
+    for (int m = 0; m < M; m++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float x = top[m][half];
@@ -83,7 +87,7 @@ static __device__ __forceinline__ void powers(float (&s)[2][4][4], float (&o)[2]
     }
     if (__any_sync(0xffffffffu, move)) {
 #pragma unroll
-        for (int m = 0; m < 2; m++) {
+        for (int m = 0; m < M; m++) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const float now = fmaxf(top[m][half], f.reference[m][half]);
@@ -99,7 +103,7 @@ static __device__ __forceinline__ void powers(float (&s)[2][4][4], float (&o)[2]
         }
     }
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
+    for (int m = 0; m < M; m++) {
 #pragma unroll
         for (int n = 0; n < 4; n++) {
 #pragma unroll
@@ -114,10 +118,11 @@ static __device__ __forceinline__ void powers(float (&s)[2][4][4], float (&o)[2]
 }
 
 /* s = q k' of 32 keys from `row` on. */
-static __device__ __forceinline__ void scores(float (&s)[2][4][4], const uint32_t (&q)[2][4][4],
+template <int M>
+static __device__ __forceinline__ void scores(float (&s)[M][4][4], const uint32_t (&q)[M][4][4],
                                               Shared k, const Lanes &lanes, int row) {
 #pragma unroll
-    for (int m = 0; m < 2; m++)
+    for (int m = 0; m < M; m++)
 #pragma unroll
         for (int n = 0; n < 4; n++)
 #pragma unroll
@@ -129,7 +134,7 @@ static __device__ __forceinline__ void scores(float (&s)[2][4][4], const uint32_
             uint32_t b[4];
             matrix_get(b, region(k, lanes.beside, row + 16 * n, 2 * c));
 #pragma unroll
-            for (int m = 0; m < 2; m++) {
+            for (int m = 0; m < M; m++) {
                 mma(s[m][2 * n], q[m][c], b[0], b[1]);
                 mma(s[m][2 * n + 1], q[m][c], b[2], b[3]);
             }
@@ -138,19 +143,20 @@ static __device__ __forceinline__ void scores(float (&s)[2][4][4], const uint32_
 }
 
 /* o += p v of 32 keys from `row` on. */
-static __device__ __forceinline__ void values_add(float (&o)[2][8][4], const float (&p)[2][4][4],
+template <int M>
+static __device__ __forceinline__ void values_add(float (&o)[M][8][4], const float (&p)[M][4][4],
                                                   Shared v, const Lanes &lanes, int row) {
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-        uint32_t f[2][4];
+        uint32_t f[M][4];
 #pragma unroll
-        for (int m = 0; m < 2; m++) pack_pair(f[m], p[m][2 * j], p[m][2 * j + 1]);
+        for (int m = 0; m < M; m++) pack_pair(f[m], p[m][2 * j], p[m][2 * j + 1]);
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             uint32_t b[4];
             matrix_get_turned(b, region(v, lanes.below, row + 16 * j, 2 * c));
 #pragma unroll
-            for (int m = 0; m < 2; m++) {
+            for (int m = 0; m < M; m++) {
                 mma(o[m][2 * c], f[m], b[0], b[1]);
                 mma(o[m][2 * c + 1], f[m], b[2], b[3]);
             }
@@ -159,11 +165,12 @@ static __device__ __forceinline__ void values_add(float (&o)[2][8][4], const flo
 }
 
 /* Divides by the sums, writes o and lse. `tile`: 32 rows of the warp's own. */
-static __device__ __forceinline__ void queries_put(const AttentionArgs &a, float (&o)[2][8][4],
-                                                   Softmax &f, Shared tile, const Lanes &lanes,
+template <int M>
+static __device__ __forceinline__ void queries_put(const AttentionArgs &a, float (&o)[M][8][4],
+                                                   Softmax<M> &f, Shared tile, const Lanes &lanes,
                                                    int64_t window, int head, int first, int lane) {
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
+    for (int m = 0; m < M; m++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const float sum = quad_sum(f.sum[m][half]), inverse = 1.0f / sum;
@@ -185,22 +192,23 @@ static __device__ __forceinline__ void queries_put(const AttentionArgs &a, float
         }
     }
     __syncwarp();
-    rows_store<32, CHUNKS>((bf16 *)a.to + plain_at(a, window, head, first), (int64_t)a.heads * HEAD,
-                           tile, 0, 0, a.tokens - first, lane);
+    rows_store<16 * M, CHUNKS>((bf16 *)a.to + plain_at(a, window, head, first),
+                               (int64_t)a.heads * HEAD, tile, 0, 0, a.tokens - first, lane);
 }
 
-/* Block: 128 queries of one window and head; keys and values come in tiles of 64. */
-template <int BLOCKS>
+/* Block: 64 M queries of one window and head; keys and values come in tiles of 64. */
+template <int M, int BLOCKS>
 __global__ void __launch_bounds__(FORWARD, BLOCKS) attention_mma_kernel(AttentionArgs a) {
     extern __shared__ __align__(1024) unsigned char memory[];
     const Shared ring = shared_address(memory);
     float *rates = (float *)(memory + STAGES * STAGE_BYTES);
     const Lanes lanes = lanes_init();
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    const int blocks = (a.tokens + QUERIES - 1) / QUERIES, tiles = (a.tokens + STEP - 1) / STEP;
+    const int queries = 64 * M, blocks = (a.tokens + queries - 1) / queries;
+    const int tiles = (a.tokens + STEP - 1) / STEP;
     const int64_t pair = blockIdx.x / blocks, window = pair / a.heads;
     const int head = (int)(pair % a.heads);
-    const int first = (int)(blockIdx.x % blocks) * QUERIES + 32 * warp;
+    const int first = (int)(blockIdx.x % blocks) * queries + 16 * M * warp;
     const int64_t pitch = 3 * (int64_t)a.heads * HEAD;
     const bf16 *packed = (const bf16 *)a.packed;
     const bf16 *k = packed + packed_at(a, window, 1, head, 0);
@@ -214,11 +222,11 @@ __global__ void __launch_bounds__(FORWARD, BLOCKS) attention_mma_kernel(Attentio
         }
         copies_commit();
     }
-    uint32_t q[2][4][4];
-    float factor[2][2], o[2][8][4] = {};
-    Softmax f;
+    uint32_t q[M][4][4];
+    float factor[M][2], o[M][8][4] = {};
+    Softmax<M> f;
 #pragma unroll
-    for (int m = 0; m < 2; m++)
+    for (int m = 0; m < M; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             f.reference[m][half] = -INFINITY;
@@ -240,7 +248,7 @@ __global__ void __launch_bounds__(FORWARD, BLOCKS) attention_mma_kernel(Attentio
         key_rates(a, tile_rates, at);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            float s[2][4][4];
+            float s[M][4][4];
             const int left = a.tokens - t * STEP - 32 * half;
             if (left > 0) scores(s, q, at, lanes, 32 * half);
             if (half == 0) __syncthreads(); /* rates */
@@ -252,15 +260,16 @@ __global__ void __launch_bounds__(FORWARD, BLOCKS) attention_mma_kernel(Attentio
     copies_wait<0>();
     __syncthreads();
     if (first < a.tokens)
-        queries_put(a, o, f, ring + warp * 32 * 128, lanes, window, head, first, lane);
+        queries_put(a, o, f, ring + warp * 16 * M * 128, lanes, window, head, first, lane);
 }
 
-template <int BLOCKS> static Status forward(Device *d, const AttentionArgs &a, int64_t windows) {
-    const int64_t blocks = windows * a.heads * ceil_div(a.tokens, QUERIES);
-    CUDA_TRY(cudaFuncSetAttribute(attention_mma_kernel<BLOCKS>,
+template <int M, int BLOCKS>
+static Status forward(Device *d, const AttentionArgs &a, int64_t windows) {
+    const int64_t blocks = windows * a.heads * ceil_div(a.tokens, 64 * M);
+    CUDA_TRY(cudaFuncSetAttribute(attention_mma_kernel<M, BLOCKS>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, FORWARD_BYTES),
              "attention: shared memory");
-    attention_mma_kernel<BLOCKS><<<(unsigned)blocks, FORWARD, FORWARD_BYTES, stream_of(d)>>>(a);
+    attention_mma_kernel<M, BLOCKS><<<(unsigned)blocks, FORWARD, FORWARD_BYTES, stream_of(d)>>>(a);
     return launched("attention");
 }
 
@@ -269,6 +278,9 @@ static int variant(void) {
     return x ? atoi(x) : 0;
 }
 
+/* Few windows: smaller blocks, which occupy more of the card. */
 Status attention_mma(Device *d, const AttentionArgs &a, int64_t windows) {
-    return variant() & 1 ? forward<2>(d, a, windows) : forward<3>(d, a, windows);
+    const bool few = windows * a.heads * ceil_div(a.tokens, 128) < 2 * backend_of(d)->sm_count;
+    if ((few && !(variant() & 8)) || variant() & 4) return forward<1, 4>(d, a, windows);
+    return variant() & 1 ? forward<2, 2>(d, a, windows) : forward<2, 3>(d, a, windows);
 }

@@ -254,6 +254,7 @@ const OpCase cases_attention[] = {
     {"attention", attention_body, {3, 100, 1, 64, NO_NORM | NO_LSE}, BOTH, 4},
     {"attention", attention_body, {1, 65, 1, 64, WIDE}, BOTH, 16},
     {"attention", attention_body, {1, 327, 1, 64}, BOTH, 4},
+    {"attention", attention_body, {34, 129, 4, 64}, BOTH, 4}, /* enough for large blocks */
     {"attention", attention_body, {256, 256, 12, 64}, BENCH, 0},
     {"attention_backward", attention_backward_body, {1, 1, 1, 16}, BOTH, 4},
     {"attention_backward", attention_backward_body, {2, 37, 3, 16}, BOTH, 4},
