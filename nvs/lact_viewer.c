@@ -36,8 +36,11 @@ static Var *begin(LactViewer *v, const Pass *p) {
     return op_view_tokens(v->tape, p->cameras, p->rgb, c->height, c->view_width, c->patch);
 }
 
+/* With the form of the state that rendering reads: a graph of rendering must not make it anew. */
 static Status reconstruct_kernels(LactViewer *v) {
-    return lact_reconstruct(v->model, v->tape, begin(v, &v->reconstruct), v->state);
+    TRY(lact_reconstruct(v->model, v->tape, begin(v, &v->reconstruct), v->state));
+    lact_state_fast(v->state, v->tape, 0);
+    return tape_status(v->tape);
 }
 
 static Status render_kernels(LactViewer *v) {
