@@ -4,7 +4,7 @@
 
 #include "tools/bench.h"
 
-enum { PROFILE_SLOTS = 64 };
+enum { PROFILE_SLOTS = 128 };
 
 typedef struct Profile {
     double seconds[PROFILE_SLOTS]; /* per call of the pass, by kernel slot */
