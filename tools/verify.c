@@ -31,6 +31,10 @@ bool verify_row_holds(const VerifyRow *r, VerifyLimits limits) {
 Status verifier_open(Model *m, Verifier **out) {
     Verifier *v;
     const int64_t depth = m->config.depth;
+    if (m->vittt->blocks[0].sequence.kind != SEQUENCE_NONE)
+        return status_set(STATUS_USAGE,
+                          "mixer '%s': only the mixers of ViTTT can be verified so far",
+                          m->config.mixer);
     TRY(mem_alloc((void **)&v, 1, sizeof *v, "a verifier"));
     v->model = m;
     Status s = predictor_open(&v->predictor, m, 1);

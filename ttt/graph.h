@@ -76,6 +76,9 @@ typedef struct GraphRule {
     bool leak;      /* allows RMSE with CAUSAL, where a chunk's later tokens show */
 } GraphRule;
 
+/* The refusals of graph_forward() that need no tokens: STATUS_USAGE. */
+Status graph_rule_check(const GraphRule *rule);
+
 /* What one call works on. Per node where it is an array; NULL where the node has none. */
 typedef struct GraphTokens {
     Var *q, *k, *v;           /* [B,H,N,d] */

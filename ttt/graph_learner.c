@@ -9,20 +9,27 @@
 
 /* ---- refusals ---- */
 
-static Status check_rule(const Graph *g, const GraphRule *r, const GraphTokens *in) {
-    bool decays = false;
-    for (int j = 0; j < g->count; j++) decays |= in->decay[j] != NULL;
+Status graph_rule_check(const GraphRule *r) {
     if (r->steps < 1) return status_set(STATUS_USAGE, "steps must be at least 1");
-    if (r->steps > 1 && (r->visibility == GRAPH_CAUSAL || decays))
+    if (r->steps > 1 && r->visibility == GRAPH_CAUSAL)
         return status_set(STATUS_USAGE,
-                          "%lld inner steps: only with inclusive or exclusive visibility and no "
-                          "decay, since a token prefix has one step",
+                          "%lld inner steps: only with inclusive or exclusive visibility, since a "
+                          "token prefix has one step",
                           (long long)r->steps);
-    if (in->tau && decays)
-        return status_set(STATUS_USAGE, "position factors and decay exclude each other");
     if (r->loss == GRAPH_RMSE && r->visibility == GRAPH_CAUSAL && !r->leak)
         return status_set(STATUS_USAGE, "the rmse loss couples all tokens of a chunk: with causal "
                                         "visibility later tokens would show");
+    return STATUS_OK;
+}
+
+static Status check_rule(const Graph *g, const GraphRule *r, const GraphTokens *in) {
+    bool decays = false;
+    for (int j = 0; j < g->count; j++) decays |= in->decay[j] != NULL;
+    TRY(graph_rule_check(r));
+    if (r->steps > 1 && decays)
+        return status_set(STATUS_USAGE, "several inner steps and decay exclude each other");
+    if (in->tau && decays)
+        return status_set(STATUS_USAGE, "position factors and decay exclude each other");
     return STATUS_OK;
 }
 

@@ -49,17 +49,26 @@ static void add_norm(Params *p, const char *prefix, const char *name, int64_t c,
     *b = add_param(p, prefix, leaf, (Init){INIT_ZERO, 0}, 0, 1, (int64_t[]){c});
 }
 
-static Status add_block(VitttBlock *b, Params *p, const VitttConfig *c, int64_t index,
-                        VitttVariant variant) {
+static Status add_mixer(VitttBlock *b, Params *p, const VitttConfig *c, const char *prefix) {
+    SequenceSpec sequence;
+    VitttVariant variant;
+    TRY(vittt_config_mixer(c, &sequence, &variant));
+    if (sequence.kind != SEQUENCE_NONE)
+        return sequence_mixer_register(&b->sequence, p, prefix, c->width, c->heads, &sequence);
+    TRY(vittt_mixer_register(&b->mixer, p, prefix, c->width, c->heads));
+    b->mixer.variant = variant;
+    b->mixer.form = (VitttForm)c->form;
+    return STATUS_OK;
+}
+
+static Status add_block(VitttBlock *b, Params *p, const VitttConfig *c, int64_t index) {
     const int64_t w = c->width;
     char prefix[64], attn[80];
     snprintf(prefix, sizeof prefix, "blocks.%lld.", (long long)index);
     snprintf(attn, sizeof attn, "%sattn.", prefix);
     add_conv(p, prefix, "cpe", 0, (int64_t[]){w, 1, 3, 3}, &b->cpe_w, &b->cpe_b);
     add_norm(p, prefix, "norm1", w, &b->norm1_w, &b->norm1_b);
-    TRY(vittt_mixer_register(&b->mixer, p, attn, w, c->heads));
-    b->mixer.variant = variant;
-    b->mixer.form = (VitttForm)c->form;
+    TRY(add_mixer(b, p, c, attn));
     add_norm(p, prefix, "norm2", w, &b->norm2_w, &b->norm2_b);
     add_linear(p, prefix, "mlp.fc1", PARAM_MATMUL, c->mlp_ratio * w, w, &b->fc1_w, &b->fc1_b);
     add_linear(p, prefix, "mlp.fc2", PARAM_MATMUL, w, c->mlp_ratio * w, &b->fc2_w, &b->fc2_b);
@@ -71,12 +80,10 @@ static Status add_block(VitttBlock *b, Params *p, const VitttConfig *c, int64_t 
 
 static Status register_all(Vittt *m, Params *p) {
     const VitttConfig *c = &m->config;
-    VitttVariant variant;
-    TRY(vittt_variant_by_name(c->mixer, &variant));
     add_conv(p, "", "patch_embed.proj", PARAM_MATMUL, (int64_t[]){c->width, 3, c->patch, c->patch},
              &m->patch_w, &m->patch_b);
     for (int64_t i = 0; i < c->depth; i++) {
-        TRY(add_block(&m->blocks[i], p, c, i, variant));
+        TRY(add_block(&m->blocks[i], p, c, i));
     }
     add_norm(p, "", "norm", c->width, &m->norm_w, &m->norm_b);
     /* The head reads F32 means, so its weight needs no BF16 shadow. */
@@ -174,8 +181,10 @@ static Var *block_forward(const Vittt *m, int64_t index, Tape *t, Var *x, int64_
     Var *placed = op_cpe(t, x, height, width, b->cpe_w, b->cpe_b);
     tape_drop(t, x);
     Var *n1 = op_layernorm(t, placed, b->norm1_w, b->norm1_b, NORM_EPS);
-    x = vittt_mixer_join(&b->mixer, t, n1, height, width, placed,
-                         drop_row(m, 2 * index, batch, training));
+    const Tensor scale = drop_row(m, 2 * index, batch, training);
+    x = b->sequence.kind == SEQUENCE_NONE
+            ? vittt_mixer_join(&b->mixer, t, n1, height, width, placed, scale)
+            : sequence_mixer_join(&b->sequence, t, n1, placed, scale);
     tape_drop(t, n1);
     tape_drop(t, placed);
     Var *n2 = op_layernorm(t, x, b->norm2_w, b->norm2_b, NORM_EPS);

@@ -9,16 +9,20 @@
 #include "core/config.h"
 #include "nn/ops.h"
 #include "nn/params.h"
+#include "ttt/sequence_mixer.h"
 #include "ttt/vittt_mixer.h"
 
 /* Section [model] of a configuration. */
 typedef struct VitttConfig {
     char preset[CONFIG_TEXT]; /* vittt_tiny, vittt_small, vittt_base, or "custom" */
     int64_t image_size, patch, width, depth, heads, mlp_ratio, classes;
-    double drop_path;        /* rate of the last block */
-    char mixer[CONFIG_TEXT]; /* variant name (ttt/vittt_mixer.h) */
-    int form;                /* VitttForm */
-    bool recompute;          /* training keeps the input of each block only */
+    double drop_path;           /* rate of the last block */
+    char mixer[CONFIG_TEXT];    /* a variant (ttt/vittt_mixer.h) or ttt/sequence_mixer.h's names */
+    int form;                   /* VitttForm */
+    int64_t steps;              /* inner steps; 0: 1 */
+    int64_t chunk;              /* of a graph mixer, tokens; 0: the mixer's own */
+    int visibility, scan, loss; /* of a graph mixer: 0 its own, else 1 + GraphVisibility, ... */
+    bool recompute;             /* training keeps the input of each block only */
 } VitttConfig;
 extern const Option vittt_options[];
 
@@ -27,13 +31,17 @@ extern const Option vittt_options[];
  * fit. `source`: where section [model] was read from, NULL when nothing was set. STATUS_USAGE with
  * the nearest name or the sizes that do not fit. */
 Status vittt_config_resolve(VitttConfig *c, const Config *source);
+/* The mixer that [model] asks for: *sequence with kind SEQUENCE_NONE, then *variant. STATUS_USAGE
+ * for unknown names and rules that do not go together. */
+Status vittt_config_mixer(const VitttConfig *c, SequenceSpec *sequence, VitttVariant *variant);
 /* The checks alone, for a configuration that is resolved already. */
 Status vittt_config_check(const VitttConfig *c);
 
 typedef struct VitttBlock {
     Var *cpe_w, *cpe_b, *norm1_w, *norm1_b, *norm2_w, *norm2_b, *fc1_w, *fc1_b, *fc2_w, *fc2_b;
     VitttMixer mixer;
-    double drop_path; /* rate of this block */
+    SequenceMixer sequence; /* in its place where its kind is not SEQUENCE_NONE */
+    double drop_path;       /* rate of this block */
 } VitttBlock;
 
 /* One block of a forward pass that is to be run again in the backward. */

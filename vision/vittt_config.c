@@ -27,9 +27,22 @@ const Option vittt_options[] = {
      "stochastic depth: rate of the last block, rising from 0 at the first"},
     {"mixer", OPTION_STRING, FIELD(mixer), "base", 0, 0, NULL, "mixer",
      "TTT variant: base, ga_fork, ga_both, q_is_k, v1_only_w1, v3_linear_paper, v3_linear_fork, "
-     "v6_linattn_glu_only, v6_linattn_both, v6_fork_only_w1_noclip, mse, mse_fork"},
+     "v6_linattn_glu_only, v6_linattn_both, v6_fork_only_w1_noclip, mse, mse_fork; or another "
+     "mixer: "
+     "lact, lact_V1 to lact_V6, lact_ascent, lact_query_is_key, ttt_linear, ttt_mlp, graph:PRESET, "
+     "graph:TEXT"},
     {"form", OPTION_CHOICE, FIELD(form), "fused", 0, 0, "fused|composed|pairs", "mixer-form",
      "how the mixer is computed; all give the same numbers (pairs: as linear attention, slow)"},
+    {"steps", OPTION_INT, FIELD(steps), "1", 1, 1000, NULL, "mixer-steps",
+     "inner gradient steps (ViTTT and graph mixers)"},
+    {"chunk", OPTION_INT, FIELD(chunk), "0", 0, 1e9, NULL, "mixer-chunk",
+     "tokens of a chunk of a graph mixer; 0: the mixer's own (16 of ttt_*, otherwise all)"},
+    {"visibility", OPTION_CHOICE, FIELD(visibility), "own", 0, 0, "own|causal|inclusive|exclusive",
+     "mixer-visibility", "whose writes a token of a graph mixer reads"},
+    {"scan", OPTION_CHOICE, FIELD(scan), "own", 0, 0, "own|forward|backward|both", "mixer-scan",
+     "order of the tokens of a graph mixer; both: the mean of the two"},
+    {"loss", OPTION_CHOICE, FIELD(loss), "own", 0, 0, "own|inner|mse|l1|rmse", "mixer-loss",
+     "inner loss of a graph mixer"},
     {"recompute", OPTION_BOOL, FIELD(recompute), "false", 0, 0, NULL, "grad-checkpointing",
      "training computes each block twice instead of keeping its activations: much less memory, "
      "about "
@@ -112,8 +125,44 @@ Status vittt_config_check(const VitttConfig *c) {
                           c->drop_path);
     if (c->form < VITTT_FUSED || c->form > VITTT_PAIRS)
         return status_set(STATUS_USAGE, "[model] form is %d, expected 0, 1 or 2", c->form);
+    SequenceSpec sequence;
     VitttVariant variant;
-    return status_context(vittt_variant_by_name(c->mixer, &variant), "[model]");
+    TRY(vittt_config_mixer(c, &sequence, &variant));
+    if (sequence.kind != SEQUENCE_GRAPH) return STATUS_OK;
+    Graph graph;
+    const int64_t d = c->width / c->heads;
+    return status_context(graph_parse(&graph, sequence.graph, d, 4 * d), "[model] mixer");
+}
+
+static Status graph_spec(const VitttConfig *c, SequenceSpec *s) {
+    s->rule.steps = c->steps > 1 ? c->steps : 1;
+    if (c->chunk > 0) s->rule.chunk = c->chunk;
+    if (c->visibility > 0) s->rule.visibility = (GraphVisibility)(c->visibility - 1);
+    if (c->scan > 0) s->rule.scan = (GraphScan)(c->scan - 1);
+    if (c->loss > 0) s->rule.loss = (GraphLoss)(c->loss - 1);
+    return status_context(graph_rule_check(&s->rule), "[model] mixer");
+}
+
+Status vittt_config_mixer(const VitttConfig *c, SequenceSpec *sequence, VitttVariant *variant) {
+    *sequence = (SequenceSpec){0};
+    *variant = (VitttVariant){0};
+    const bool other = sequence_spec_by_name(c->mixer, sequence);
+    if (other && sequence->kind == SEQUENCE_GRAPH) return graph_spec(c, sequence);
+    if (c->chunk > 0 || c->visibility > 0 || c->scan > 0 || c->loss > 0)
+        return status_set(
+            STATUS_USAGE,
+            "[model] chunk, visibility, scan and loss are of graph mixers (ttt_linear, "
+            "ttt_mlp, graph:...), not of '%s'",
+            c->mixer);
+    if (other && c->steps > 1)
+        return status_set(STATUS_USAGE, "[model] several inner steps: not with mixer '%s'",
+                          c->mixer);
+    if (other) return STATUS_OK;
+    TRY(status_context(vittt_variant_by_name(c->mixer, variant), "[model]"));
+    if (c->steps > 1 && c->form == VITTT_PAIRS)
+        return status_set(STATUS_USAGE, "[model] several inner steps have no token-pair form");
+    variant->steps = c->steps;
+    return STATUS_OK;
 }
 
 Status vittt_config_resolve(VitttConfig *c, const Config *source) {

@@ -1,0 +1,55 @@
+#!/bin/bash
+# The mixers of [model] mixer: each trains, its checkpoint is read back with the same result, and what does not go together is
+# refused.
+. "$(dirname "$0")/lib.sh"
+export OMP_NUM_THREADS=1
+
+small=(--model custom --img-size 16 --patch-size 4 --width 32 --depth 2 --heads 2 --crop-pct 1 --batch-size 32
+    --warmup-epochs 0 --lr 2e-3 --epochs 2 --max-steps 24 --log-interval 12 --no-progress --workers 1
+    --data-dir "$SOURCE/data/digits.tar" --set data.train_limit=640 --set data.val_limit=100)
+
+trains() { # NAME FLAGS...
+    local name=$1
+    shift
+    run 0 train "${small[@]}" "$@" -o "$name"
+    run 0 eval --checkpoint "$name" --data-dir "$SOURCE/data/digits.tar" --json
+    sed 's/"seconds".*//' out >first
+    run 0 eval --checkpoint "$name" --data-dir "$SOURCE/data/digits.tar" --json --set model.recompute=true
+    [ "$(sed 's/"seconds".*//' out)" = "$(cat first)" ] || fail "$name: evaluated twice, two results"
+    if command -v python3 >/dev/null; then
+        python3 - "$name/metrics.jsonl" <<'P' || fail "$name: the loss does not fall"
+import json, sys
+rows = [json.loads(l) for l in open(sys.argv[1])]
+loss = [r["loss"] for r in rows if r["kind"] == "train"]
+sys.exit(not (len(loss) >= 2 and loss[-1] < loss[0]))
+P
+    fi
+}
+
+trains lact --mixer lact
+trains lact_V6 --mixer lact_V6
+trains ttt_linear --mixer ttt_linear
+trains ttt_mlp --mixer ttt_mlp
+trains swiglu --mixer graph:swiglu
+trains own --mixer 'graph:w = linear(input d), n = norm(w eps=1e-2), r = add(input n)' --mixer-scan both \
+    --mixer-visibility causal --mixer-chunk 8
+trains inner --mixer graph:linear --mixer-loss inner --mixer-steps 2
+trains steps --mixer base --mixer-steps 2
+
+run 2 train "${small[@]}" --mixer nonsense -o x
+tells "unknown mixer 'nonsense'"
+run 2 train "${small[@]}" --mixer 'graph:w = linear(input d), idle = silu(w), y = linear(w d)' -o x
+tells "'idle' is disconnected"
+run 2 train "${small[@]}" --mixer ttt_linear --mixer-steps 2 -o x
+tells 'a token prefix has one step'
+run 2 train "${small[@]}" --mixer ttt_linear --mixer-loss rmse -o x
+tells 'rmse'
+run 2 train "${small[@]}" --mixer base --mixer-chunk 8 -o x
+tells 'graph mixers'
+run 2 train "${small[@]}" --mixer lact --mixer-steps 3 -o x
+tells 'inner steps'
+run 2 train "${small[@]}" --mixer base --mixer-steps 2 --mixer-form pairs -o x
+tells 'token-pair'
+run 2 ttt verify lact
+tells 'can be verified'
+finish
