@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/memory.h"
+#include "nn/ops.h"
 #include "tools/cli.h"
 #include "tools/sections.h"
 
@@ -165,16 +166,19 @@ static Tensor picture_at(const NvsModel *m, const uint8_t *pixels, int64_t view)
     return tensor_3d(at.data, DTYPE_U8, h, w, 3);
 }
 
-Status nvs_sample_tokens(const NvsModel *m, const uint8_t *pixels, const ViewCamera *cameras,
-                         int64_t inputs, int64_t views, float *tokens) {
+Status nvs_sample_cameras(const NvsModel *m, const ViewCamera *cameras, int64_t inputs,
+                          int64_t views, float *numbers) {
     const LactNvsConfig *c = &m->config;
-    const int64_t size = lact_nvs_view_tokens(m->nvs) * lact_nvs_token_size(m->nvs);
     Camera poses[VIEW_MAX];
     for (int64_t v = 0; v < views; v++) poses[v] = nvs_camera(&cameras[v]);
     TRY(poses_normalise(poses, inputs, views, (PoseRule)c->poses, c->pose_margin, NULL));
     for (int64_t v = 0; v < views; v++) {
-        Tensor rgb = v < inputs ? picture_at(m, pixels, v) : tensor_none();
-        TRY(view_tokens(&poses[v], c->height, c->view_width, c->patch, rgb, tokens + v * size));
+        float *to = numbers + v * NVS_CAMERA;
+        for (int i = 0; i < 12; i++) to[i] = (float)poses[v].c2w[i];
+        to[12] = (float)poses[v].fx;
+        to[13] = (float)poses[v].fy;
+        to[14] = (float)poses[v].cx;
+        to[15] = (float)poses[v].cy;
     }
     return STATUS_OK;
 }
@@ -188,25 +192,20 @@ Status nvs_sample_patches(const NvsModel *m, const uint8_t *pixels, int64_t view
 
 /* ---- rendering ---- */
 
-/* Tokens [1, count, size] on the device, at the start of a pass without recording. */
-static Status begin_pass(NvsModel *m, const float *tokens, int64_t views, Var **x) {
-    Tensor t;
+static Status forward(NvsModel *m, const uint8_t *pixels, const float *numbers, int64_t inputs,
+                      int64_t views, float *patches) {
+    const LactNvsConfig *c = &m->config;
+    Tensor cameras, rgb;
     tape_reset(m->tape, false);
-    TRY(tape_take(m->tape, DTYPE_F32, 3,
-                  (int64_t[]){1, views * lact_nvs_view_tokens(m->nvs), lact_nvs_token_size(m->nvs)},
-                  &t));
-    TRY(device_push(m->device, t, tokens));
-    *x = tape_input(m->tape, t, "tokens");
-    return STATUS_OK;
-}
-
-static Status forward(NvsModel *m, const float *tokens, int64_t inputs, int64_t views,
-                      float *patches) {
-    Var *x;
-    TRY(begin_pass(m, tokens, views, &x));
-    Var *rgb = lact_nvs_forward(m->nvs, m->tape, x, inputs, NULL);
+    TRY(tape_take(m->tape, DTYPE_F32, 3, (int64_t[]){1, views, NVS_CAMERA}, &cameras));
+    TRY(tape_take(m->tape, DTYPE_U8, 4, (int64_t[]){1, inputs, c->height * c->view_width, 3},
+                  &rgb));
+    TRY(device_push(m->device, cameras, numbers));
+    TRY(device_push(m->device, rgb, pixels));
+    Var *x = op_view_tokens(m->tape, cameras, rgb, c->height, c->view_width, c->patch);
+    Var *y = lact_nvs_forward(m->nvs, m->tape, x, inputs, NULL);
     TRY(tape_status(m->tape));
-    return device_pull(m->device, patches, rgb->value);
+    return device_pull(m->device, patches, y->value);
 }
 
 static Status to_pixels(const NvsModel *m, const float *patches, float *rgb, uint8_t *out) {
@@ -222,13 +221,12 @@ static Status to_pixels(const NvsModel *m, const float *patches, float *rgb, uin
 Status nvs_render_sample(NvsModel *m, const uint8_t *pixels, const ViewCamera *cameras,
                          int64_t inputs, int64_t views, uint8_t *rendered) {
     const int64_t picture = m->config.height * m->config.view_width * 3;
-    const int64_t token_count = views * lact_nvs_view_tokens(m->nvs) * lact_nvs_token_size(m->nvs);
+    float numbers[VIEW_MAX * NVS_CAMERA];
     void *block;
-    TRY(mem_alloc(&block, token_count + (views - inputs + 1) * picture, sizeof(float), "views"));
-    float *tokens = block, *patches = tokens + token_count;
-    float *rgb = patches + (views - inputs) * picture;
-    Status s = nvs_sample_tokens(m, pixels, cameras, inputs, views, tokens);
-    if (s == STATUS_OK) s = forward(m, tokens, inputs, views, patches);
+    TRY(mem_alloc(&block, (views - inputs + 1) * picture, sizeof(float), "views"));
+    float *patches = block, *rgb = patches + (views - inputs) * picture;
+    Status s = nvs_sample_cameras(m, cameras, inputs, views, numbers);
+    if (s == STATUS_OK) s = forward(m, pixels, numbers, inputs, views, patches);
     for (int64_t v = 0; s == STATUS_OK && v < views - inputs; v++)
         s = to_pixels(m, patches + v * picture, rgb, rendered + v * picture);
     mem_free(block);

@@ -36,10 +36,12 @@ void nvs_model_close(NvsModel *m);
 /* ttv.config of a weights file (mem_free). */
 Status nvs_model_config_text(const NvsModel *m, char **text);
 
-/* One sample on the host, the first `inputs` of its views being input views: poses normalised by
- * the model's rule; tokens [views * l, 12 p^2]. */
-Status nvs_sample_tokens(const NvsModel *m, const uint8_t *pixels, const ViewCamera *cameras,
-                         int64_t inputs, int64_t views, float *tokens);
+enum { NVS_CAMERA = 16 }; /* numbers of a camera, as op_view_tokens takes them */
+
+/* Cameras of one sample, the first `inputs` of its views being input views: poses normalised by the
+ * model's rule; numbers [views, NVS_CAMERA]. */
+Status nvs_sample_cameras(const NvsModel *m, const ViewCamera *cameras, int64_t inputs,
+                          int64_t views, float *numbers);
 /* The colours of `views` views: patches [views * l, 3 p^2] in 0..1. */
 Status nvs_sample_patches(const NvsModel *m, const uint8_t *pixels, int64_t views, float *patches);
 

@@ -1,4 +1,4 @@
-/* Joins scenes and model for nn/train.h: batches of tokens, MSE, PSNR of held-out scenes. */
+/* Joins scenes and model for nn/train.h: batches of views, MSE, PSNR of held-out scenes. */
 #ifndef TTV_TOOLS_NVS_TASK_H
 #define TTV_TOOLS_NVS_TASK_H
 
@@ -18,11 +18,13 @@ typedef struct NvsTask {
     NvsData *data;
     ViewBatch batch;
     char name[CONFIG_TEXT]; /* of a sample, for messages */
-    int threads;            /* that make tokens */
-    double waited_s;        /* for scenes and tokens */
-    /* On the device: tokens [B, V*l, 12 p^2], patches [B, T*l, 3 p^2]; and their host copies. */
-    Tensor tokens, patches;
-    float *host_tokens, *host_patches;
+    int threads;            /* that make patches */
+    double waited_s;        /* for scenes and patches */
+    /* On the device: cameras F32 [B, V, 16], colours of the input views U8 [B, I, height * width,
+     * 3], patches of the targets F32 [B, T*l, 3 p^2]; and their host copies. */
+    Tensor cameras, rgb, patches;
+    float *host_cameras, *host_patches;
+    uint8_t *host_rgb;
     const char *pictures; /* folder of the validations' pictures; NULL: none are written */
     Ema *ema;             /* averaged weights, scored beside the others; NULL: none */
     NvsScores scores;     /* of the last validation */
