@@ -27,6 +27,7 @@ typedef struct NvsTask {
     uint8_t *host_rgb;
     const char *pictures; /* folder of the validations' pictures; NULL: none are written */
     Ema *ema;             /* averaged weights, scored beside the others; NULL: none */
+    bool show_average;    /* in pictures: it was the better one in the validation before */
     NvsScores scores;     /* of the last validation */
     char psnr_raw[32], psnr_ema[32]; /* in words; nan: none yet */
 } NvsTask;
@@ -41,8 +42,7 @@ TrainTask nvs_task_callbacks(NvsTask *t);
 /* ---- nvs_validate.c ---- */
 
 /* TrainTask.validate: mean PSNR of the target views of the validation's scenes, 8-bit pixels,
- * beside the baselines. With averaged weights the metric is the better of the two, and the pictures
- * are theirs. */
+ * beside the baselines. With averaged weights the metric is the better of the two. */
 Status nvs_validate(void *task, int64_t step, double *metric, JsonWriter *record);
 
 #endif

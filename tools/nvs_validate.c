@@ -64,8 +64,9 @@ static Status one_scene(Validation *v, const ViewSample *sample) {
     TRY(nvs_score_baselines(&views, false, v->room, v->scores[NVS_NEAREST] + v->score_count,
                             v->scores[NVS_MEAN] + v->score_count));
     TRY(render(v, &views, NVS_MODEL));
+    if (!t->show_average) TRY(show_view(v, &views));
     if (t->ema) TRY(render_average(v, &views));
-    TRY(show_view(v, &views));
+    if (t->show_average) TRY(show_view(v, &views));
     v->score_count += views.targets;
     return STATUS_OK;
 }
@@ -176,7 +177,8 @@ Status nvs_validate(void *task, int64_t step, double *metric, JsonWriter *record
     scores->loss = sum[NVS_MODEL].mse_pooled / (255.0 * 255.0);
     scores->nearest = sum[NVS_NEAREST].psnr_mean;
     scores->mean = sum[NVS_MEAN].psnr_mean;
-    if (t->ema && scores->ema_psnr > *metric) *metric = scores->ema_psnr;
+    t->show_average = t->ema && scores->ema_psnr > *metric;
+    if (t->show_average) *metric = scores->ema_psnr;
     if (t->ema) {
         snprintf(t->psnr_raw, sizeof t->psnr_raw, "%.6f", scores->psnr);
         snprintf(t->psnr_ema, sizeof t->psnr_ema, "%.6f", scores->ema_psnr);
