@@ -23,6 +23,8 @@ typedef struct BenchOptions {
     char data[CONFIG_TEXT];   /* loader: data set; "": [data] root, else pictures of own making */
     char filter[CONFIG_TEXT]; /* ops: only kernels whose name holds this */
     int64_t inputs, targets;  /* nvs: views of a scene */
+    char tokens[CONFIG_TEXT]; /* ttt: sequence lengths */
+    int64_t fast_heads, head_width, chunk; /* ttt */
 } BenchOptions;
 
 enum { BENCH_COPIES = 5 };
@@ -56,6 +58,7 @@ int64_t bench_sets(const Device *d, double bytes, int64_t most);
 Status bench_ops(Bench *b);
 Status bench_step(Bench *b);
 Status bench_nvs(Bench *b);
+Status bench_ttt(Bench *b);
 Status bench_loader(Bench *b);
 
 /* ---- bench_time.c ---- */

@@ -1,4 +1,4 @@
-/* `ttv bench ops|step|nvs|loader|all`: what is fast, and what limits it. */
+/* `ttv bench ops|step|nvs|ttt|loader|all`: what is fast, and what limits it. */
 #include "tools/bench.h"
 
 #include <string.h>
@@ -22,6 +22,13 @@ static const Option bench_options[] = {
      "nvs: input views of a scene"},
     {"targets", OPTION_INT, FIELD(targets), "6", 1, 1024, NULL, "targets",
      "nvs: target views of a training scene"},
+    {"tokens", OPTION_STRING, FIELD(tokens), "32768", 0, 0, NULL, "tokens",
+     "ttt: sequence lengths, separated by commas"},
+    {"fast_heads", OPTION_INT, FIELD(fast_heads), "4", 1, 4096, NULL, "fast-heads",
+     "ttt: heads of the layer"},
+    {"head_width", OPTION_INT, FIELD(head_width), "384", 1, 65536, NULL, "head-width",
+     "ttt: channels of a head"},
+    {"chunk", OPTION_INT, FIELD(chunk), "2048", 1, 1e9, NULL, "chunk", "ttt: tokens of a chunk"},
     {"data", OPTION_STRING, FIELD(data), "", 0, 0, NULL, "data-dir",
      "loader: data set root or tar; without one, pictures of 500x375 are made"},
     {"images", OPTION_INT, FIELD(images), "64", 1, 100000, NULL, "images",
@@ -45,8 +52,8 @@ static const Section *hidden(int *count) {
     return list;
 }
 
-/* The parts in their order under "all", which leaves nvs out: at its usual sizes it is work for a
- * card. step comes first: its memory report wants a fresh device. */
+/* The parts in their order under "all", which leaves nvs and ttt out: at its usual sizes they are
+ * work for a card. step comes first: its memory report wants a fresh device. */
 static const struct {
     const char *name;
     Status (*run)(Bench *b);
@@ -54,7 +61,8 @@ static const struct {
 } parts[] = {{"step", bench_step, false},
              {"ops", bench_ops, false},
              {"loader", bench_loader, false},
-             {"nvs", bench_nvs, true}};
+             {"nvs", bench_nvs, true},
+             {"ttt", bench_ttt, true}};
 enum { PARTS = sizeof parts / sizeof *parts };
 
 static bool part_wanted(const char *word, int i) {
@@ -97,13 +105,13 @@ static Status bench_run(const Config *config, const char *word, JsonWriter *json
 
 static int run(Config *config, int argc, char **argv) {
     if (argc != 1)
-        return cli_usage(&command_bench, "one of ops, step, nvs, loader or all is expected%s",
+        return cli_usage(&command_bench, "one of ops, step, nvs, ttt, loader or all is expected%s",
                          argc ? "" : ", none was given");
     bool known = strcmp(argv[0], "all") == 0;
     for (int i = 0; i < PARTS; i++) known = known || part_wanted(argv[0], i);
     if (!known)
-        return cli_usage(&command_bench, "there is no bench '%s'; ops, step, nvs, loader or all",
-                         argv[0]);
+        return cli_usage(&command_bench,
+                         "there is no bench '%s'; ops, step, nvs, ttt, loader or all", argv[0]);
 
     if (!common.json) {
         Status s = bench_run(config, argv[0], NULL);
@@ -124,10 +132,11 @@ const Command command_bench = {
     .name = "bench",
     .aliases = "benchmark",
     .summary = "measure kernels, whole passes and the image loader",
-    .synopsis = "ttv bench [flags] ops|step|nvs|loader|all",
+    .synopsis = "ttv bench [flags] ops|step|nvs|ttt|loader|all",
     .examples = "  ttv bench all\n"
                 "  ttv bench step --model vittt_tiny --batch-size 32 --precision bf16\n"
                 "  ttv bench nvs --nvs-model l12_d768_ttt1x --batch-size 32 --device cuda\n"
+                "  ttv bench ttt --batch-size 1 --tokens 32768,131072 --device cuda\n"
                 "  ttv bench ops --filter vittt --json\n"
                 "  ttv bench loader --data-dir /data/imagenet --workers 8\n",
     .letters = "b=batch-size j=workers m=model",

@@ -59,9 +59,24 @@ run 0 bench all "${small[@]}" --images 2 --workers 1 --json
 json_ok out
 [ -z "$(command -v python3)" ] || equal 'parts' "$(json_get out '[k in d for k in ("step", "ops", "loader")]')" '[True, True, True]'
 
+# ---- fast-weight layers ----
+layers=(--batch-size 2 --fast-heads 2 --head-width 8 --chunk 16 --tokens 40,64 --seconds 0.002 --no-progress)
+run 0 bench ttt "${layers[@]}"
+says 'V2  parallel          64 tokens'
+run 0 bench ttt "${layers[@]}" --json
+json_ok out
+if command -v python3 >/dev/null; then
+    equal 'rows' "$(json_get out 'len(d["ttt"])')" 24
+    equal 'forms of V0' "$(json_get out '[r["form"] for r in d["ttt"] if r["variant"] == 0]')" "['recurrent', 'recurrent']"
+fi
+run 0 bench ttt "${layers[@]}" --filter 'V6 parallel' --json --precision bf16
+[ -z "$(command -v python3)" ] || equal 'filtered' "$(json_get out 'len(d["ttt"])')" 2
+run 2 bench ttt --tokens 12,x
+tells 'separated by commas'
+
 # ---- mistakes ----
 run 2 bench
-tells 'ops, step, nvs, loader or all'
+tells 'ops, step, nvs, ttt, loader or all'
 run 2 bench opps
 tells "'opps'"
 run 2 bench step --model vittt_tiney
