@@ -153,8 +153,10 @@ static Status slopes_of_tokens(Device *d, const WriteSizes *s, const WriteOperan
     TRY(d->k->matmul(d, grad_set(v), part4(e, last, 1, each, s->tokens, s->h), false, dback, false,
                      1));
     if (!s->gates) return STATUS_OK;
-    TRY(d->k->matmul(d, grad_add(k), part4(e, 0, 2, each, s->tokens, s->h), false, dgates, true,
-                     1));
+    /* one by one: as a sum over the two, F32 memory would be written and read in between */
+    for (int64_t j = 0; j < 2; j++)
+        TRY(d->k->matmul(d, grad_add(k), part4(e, j, 1, each, s->tokens, s->h), false,
+                         part4(dgates, j, 1, each, s->e, s->h), true, 1));
     return apply_shared(d, grad_add(o->v), dt, o->w1, false);
 }
 

@@ -156,6 +156,20 @@ static __device__ __forceinline__ void pack_put(T *p, float (&value)[V], bool ad
     pack_store<T, V>(p, value);
 }
 
+/* V floats in accesses of 16 bytes where V allows that. */
+template <int V> static __device__ __forceinline__ void line_load(float (&out)[V], const float *p) {
+    if constexpr (V % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < V; i += 4) {
+            const float4 v = *reinterpret_cast<const float4 *>(p + i);
+            out[i] = v.x, out[i + 1] = v.y, out[i + 2] = v.z, out[i + 3] = v.w;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; i++) out[i] = p[i];
+    }
+}
+
 /* ---- functions ----------------------------------------------------------------------------------
  */
 

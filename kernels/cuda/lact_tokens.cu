@@ -242,20 +242,6 @@ static __device__ __forceinline__ float softplus(float x) {
     return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
 }
 
-/* V floats, of which 4 lie at a 16-byte boundary. */
-template <int V> static __device__ __forceinline__ void line_load(float (&out)[V], const float *p) {
-    if constexpr (V % 4 == 0) {
-#pragma unroll
-        for (int i = 0; i < V; i += 4) {
-            const float4 v = *reinterpret_cast<const float4 *>(p + i);
-            out[i] = v.x, out[i + 1] = v.y, out[i + 2] = v.z, out[i + 3] = v.w;
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < V; i++) out[i] = p[i];
-    }
-}
-
 /* A warp takes a row of x, and four rates at a time. */
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS)

@@ -46,10 +46,11 @@ __global__ void __launch_bounds__(32 * WARPS)
     const T *in = x + row * width;
     const float rate = rsqrtf(row_product<T, V>(in, in, width) / width + eps);
     for (int64_t c = threadIdx.x * V; c < width; c += 32 * V) {
-        float v[V];
+        float v[V], wv[V];
         pack_load<T, V>(v, in + c);
+        line_load<V>(wv, w + c);
 #pragma unroll
-        for (int i = 0; i < V; i++) v[i] = v[i] * rate * w[c + i];
+        for (int i = 0; i < V; i++) v[i] = v[i] * rate * wv[i];
         pack_store<T, V>(y + row * width + c, v);
     }
     if (rstd && threadIdx.x == 0) rstd[row] = rate;
@@ -61,7 +62,7 @@ extern "C" Status rmsnorm_cuda(Device *d, Tensor y, Tensor rstd, Tensor x, Tenso
     if (y.dtype != x.dtype) return refuse_dtype("rmsnorm", y.dtype);
     const cudaStream_t stream = stream_of(d);
     WITH_ACT("rmsnorm", x.dtype, T, const int V = 16 / sizeof(T);
-             if (in_packs<T>(width, y.data, x.data)) rmsnorm_kernel<T, V>
+             if (in_packs<T>(width, y.data, x.data) && is_aligned(w.data, 16)) rmsnorm_kernel<T, V>
              <<<row_grid(rows), row_block(), 0, stream>>>((T *)y.data, (float *)rstd.data,
                                                           (const T *)x.data, (const float *)w.data,
                                                           rows, width, eps);
@@ -69,6 +70,64 @@ extern "C" Status rmsnorm_cuda(Device *d, Tensor y, Tensor rstd, Tensor x, Tenso
                  (T *)y.data, (float *)rstd.data, (const T *)x.data, (const float *)w.data, rows,
                  width, eps));
     return launched("rmsnorm");
+}
+
+/* A warp takes every gridDim.x * WARPS-th row, at most PACKS packs a lane, and sums dw of its
+ * columns on the way: partial[blockIdx.x][width]. All of it is read once. */
+template <typename T, int V, int PACKS>
+__global__ void __launch_bounds__(32 * WARPS, 2)
+    rmsnorm_backward_kernel(T *dx, bool add, float *partial, const T *dy, const T *x,
+                            const float *w, const float *rstd, int64_t rows, int width) {
+    __shared__ float sums[WARPS][32 * V];
+    float dw[PACKS][V] = {};
+    for (int64_t row = row_of_warp(); row < rows; row += (int64_t)gridDim.x * WARPS) {
+        float u[PACKS][V], v[PACKS][V], sum = 0;
+#pragma unroll
+        for (int k = 0; k < PACKS; k++) {
+            const int c = (k * 32 + threadIdx.x) * V;
+            if (c >= width) continue;
+            pack_load<T, V>(v[k], x + row * width + c);
+            pack_load<T, V>(u[k], dy + row * width + c);
+        }
+        const float rate = rstd[row];
+#pragma unroll
+        for (int k = 0; k < PACKS; k++) {
+            const int c = (k * 32 + threadIdx.x) * V;
+            if (c >= width) continue;
+            float wv[V];
+            line_load<V>(wv, w + c);
+#pragma unroll
+            for (int i = 0; i < V; i++) {
+                dw[k][i] = fmaf(u[k][i] * v[k][i], rate, dw[k][i]);
+                u[k][i] *= wv[i];
+                sum = fmaf(u[k][i], v[k][i], sum);
+            }
+        }
+        const float slope = rate * rate * rate * warp_sum(sum) / width;
+#pragma unroll
+        for (int k = 0; k < PACKS; k++) {
+            const int c = (k * 32 + threadIdx.x) * V;
+            if (!dx || c >= width) continue;
+#pragma unroll
+            for (int i = 0; i < V; i++) u[k][i] = rate * u[k][i] - slope * v[k][i];
+            pack_put<T, V>(dx + row * width + c, u[k], add);
+        }
+    }
+    if (!partial) return;
+#pragma unroll
+    for (int k = 0; k < PACKS; k++) {
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < V; i++) sums[threadIdx.y][threadIdx.x * V + i] = dw[k][i];
+        __syncthreads();
+        for (int i = threadIdx.y * 32 + threadIdx.x; i < 32 * V; i += 32 * WARPS) {
+            const int c = k * 32 * V + i;
+            if (c >= width) continue;
+            float total = 0;
+            for (int warp = 0; warp < WARPS; warp++) total += sums[warp][i];
+            partial[(int64_t)blockIdx.x * width + c] = total;
+        }
+    }
 }
 
 template <typename T>
@@ -124,17 +183,45 @@ static void rmsnorm_backward_launch(Device *d, Grad dx, float *partial, unsigned
                 partial, gradient, in, rate, rows, width);
 }
 
+/* Packs of a lane that the kernel which reads everything once would need; 0 where it cannot. */
+static int once_packs(Tensor x, Tensor dy, Tensor w, Grad dx) {
+    const int64_t width = tensor_last(x), pack = 16 / (int64_t)dtype_size(x.dtype);
+    const bool packed = width % pack == 0 && is_aligned(x.data, 16) && is_aligned(dy.data, 16) &&
+                        is_aligned(w.data, 16) && is_aligned(dx.t.data, 16);
+    const int64_t packs = ceil_div(width, 32 * pack);
+    return packed && packs <= 3 ? (int)packs : 0;
+}
+
+template <typename T>
+static void rmsnorm_backward_once(Device *d, Grad dx, float *partial, unsigned grid, int packs,
+                                  Tensor dy, Tensor x, Tensor w, Tensor rstd) {
+    const int V = 16 / sizeof(T), width = (int)tensor_last(x);
+    const int64_t rows = tensor_rows(x);
+    T *to = (T *)dx.t.data;
+    const T *gradient = (const T *)dy.data, *in = (const T *)x.data;
+    const float *weight = (const float *)w.data, *rate = (const float *)rstd.data;
+    if (packs == 1)
+        rmsnorm_backward_kernel<T, V, 1><<<grid, row_block(), 0, stream_of(d)>>>(
+            to, dx.add, partial, gradient, in, weight, rate, rows, width);
+    else
+        rmsnorm_backward_kernel<T, V, 3><<<grid, row_block(), 0, stream_of(d)>>>(
+            to, dx.add, partial, gradient, in, weight, rate, rows, width);
+}
+
 extern "C" Status rmsnorm_backward_cuda(Device *d, Grad dx, Grad dw, Tensor dy, Tensor x, Tensor w,
                                         Tensor rstd) {
     const int64_t rows = tensor_rows(x), width = tensor_last(x), wanted = ceil_div(rows, WARPS);
     if (tensor_count(x) == 0 || (!dx.t.data && !dw.t.data)) return STATUS_OK;
     if (dy.dtype != x.dtype || (dx.t.data && dx.t.dtype != x.dtype))
         return refuse_dtype("rmsnorm_backward", dy.dtype);
-    const unsigned parts = (unsigned)(wanted < PARTS ? wanted : PARTS);
+    const int packs = once_packs(x, dy, w, dx);
+    const int64_t most = packs ? 2 * backend_of(d)->sm_count : PARTS;
+    const unsigned parts = (unsigned)(wanted < most ? wanted : most);
     float *partial = NULL;
     if (dw.t.data) TRY(scratch_take(d, sizeof(float) * width * parts, (void **)&partial));
     WITH_ACT("rmsnorm_backward", x.dtype, T,
-             rmsnorm_backward_launch<T>(d, dx, partial, parts, dy, x, w, rstd));
+             if (packs) rmsnorm_backward_once<T>(d, dx, partial, parts, packs, dy, x, w, rstd);
+             else rmsnorm_backward_launch<T>(d, dx, partial, parts, dy, x, w, rstd));
     Status status = launched("rmsnorm_backward");
     if (status == STATUS_OK) status = reduce_partials(d, dw, partial, parts, width, 1.0f);
     scratch_done(d);
