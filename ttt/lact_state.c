@@ -21,7 +21,12 @@ Status lact_state_new(Device *d, int64_t layers, int64_t batch, int64_t heads, i
     void *memory;
     TRY(mem_alloc(&memory, 1, sizeof(LactState), "fast weights of a scene"));
     LactState *s = memory;
-    *s = (LactState){d, layers, batch, heads, head_dim, hidden, NULL, NULL, DTYPE_F32, false};
+    *s = (LactState){.device = d,
+                     .layers = layers,
+                     .batch = batch,
+                     .heads = heads,
+                     .head_dim = head_dim,
+                     .hidden = hidden};
     Status status = device_alloc(d, (size_t)count * sizeof(float), &s->memory);
     if (status != STATUS_OK) {
         mem_free(s);
@@ -38,59 +43,14 @@ void lact_state_free(LactState *s) {
     mem_free(s);
 }
 
-Tensor lact_state_tensor(const LactState *s, int64_t layer, int j) {
+/* Where W_j of a layer lies in F32. */
+static Tensor dense(const LactState *s, int64_t layer, int j) {
     const int64_t each = s->batch * s->heads * s->head_dim * s->hidden;
     float *data = (float *)s->memory + (3 * layer + j) * each;
     const bool second = j == 1;
     return tensor_4d(data, DTYPE_F32, s->batch, s->heads, second ? s->hidden : s->head_dim,
                      second ? s->head_dim : s->hidden);
 }
-
-static Status store(LactState *s, Tensor to, Tensor from) {
-    char a[64], b[64];
-    const Kernels *k = s->device->k;
-    if (tensor_same_shape(to, from)) return k->copy(s->device, grad_set(to), from, 1);
-    Tensor one = to;
-    one.shape[0] = 1;
-    if (!tensor_same_shape(one, from))
-        return status_set(STATUS_INTERNAL, "fast weights are %s, the state holds %s",
-                          tensor_shape_text(from, a, sizeof a), tensor_shape_text(to, b, sizeof b));
-    for (int64_t i = 0; i < to.shape[0]; i++) {
-        TRY(k->copy(s->device, grad_set(one), from, 1));
-        one.data = (float *)one.data + tensor_count(one);
-    }
-    return STATUS_OK;
-}
-
-/* One half of [W0 | W2] as a matrix of its own, in F32: fused [.., e, 2h]. */
-static Status store_half(LactState *s, int64_t layer, int j, Tensor fused) {
-    Arena *arena = &s->device->step;
-    const int64_t rows = tensor_rows(fused), h = s->hidden, shape[] = {1, 1, rows, h};
-    const int64_t whole[] = {fused.shape[0], fused.shape[1], fused.shape[2], h};
-    Tensor half;
-    TRY(arena_tensor(arena, fused.dtype, 4, shape, &half));
-    Status status = s->device->k->split_heads(s->device, grad_set(half),
-                                              tensor_view3(fused, 1, rows, 2 * h), j / 2 * h);
-    if (status == STATUS_OK)
-        status = store(s, lact_state_tensor(s, layer, j), tensor_view(half, 4, whole));
-    arena_give(arena, half.data, tensor_bytes(half));
-    return status;
-}
-
-static Status store_one(LactState *s, int64_t layer, int j, LactFast fast) {
-    if (fast.w[j]) return store(s, lact_state_tensor(s, layer, j), fast.w[j]->value);
-    if (j == 1) return store(s, lact_state_tensor(s, layer, j), fast.fused.back->value);
-    return store_half(s, layer, j, fast.fused.gates->value);
-}
-
-Status lact_state_store(LactState *s, int64_t layer, LactFast fast) {
-    s->ready_fresh = false;
-    for (int j = 0; j < 3; j++)
-        TRY(status_context(store_one(s, layer, j, fast), "layer %lld, W%d", (long long)layer, j));
-    return STATUS_OK;
-}
-
-/* ---- the fused form ----------------------------------------------------------------------- */
 
 /* [W0 | W2] of a layer, behind it W1. */
 static Tensor ready_gates(const LactState *s, int64_t layer) {
@@ -104,29 +64,97 @@ static Tensor ready_back(const LactState *s, int64_t layer) {
                      s->hidden, s->head_dim);
 }
 
+/* One half of the gates as a matrix of its own, in F32. */
+static Status take_half(const LactState *s, int64_t layer, int j) {
+    Arena *arena = &s->device->step;
+    const Tensor gates = ready_gates(s, layer), to = dense(s, layer, j);
+    const int64_t rows = tensor_rows(gates), h = s->hidden, shape[] = {1, 1, rows, h};
+    Tensor half;
+    TRY(arena_tensor(arena, gates.dtype, 4, shape, &half));
+    Status status = s->device->k->split_heads(s->device, grad_set(half),
+                                              tensor_view3(gates, 1, rows, 2 * h), j / 2 * h);
+    if (status == STATUS_OK)
+        status = s->device->k->copy(s->device, grad_set(to), tensor_view(half, 4, to.shape), 1);
+    arena_give(arena, half.data, tensor_bytes(half));
+    return status;
+}
+
+/* Taken out anew each time: a graph may have stored in between, which no flag would tell. */
+Tensor lact_state_tensor(const LactState *s, int64_t layer, int j) {
+    const Tensor to = dense(s, layer, j);
+    Status status = STATUS_OK;
+    if (s->fused_counts)
+        status = j == 1 ? s->device->k->copy(s->device, grad_set(to), ready_back(s, layer), 1)
+                        : take_half(s, layer, j);
+    return status == STATUS_OK ? to : tensor_none();
+}
+
+static Status store(LactState *s, Tensor to, Tensor from) {
+    char a[64], b[64];
+    const Kernels *k = s->device->k;
+    if (tensor_same_shape(to, from)) return k->copy(s->device, grad_set(to), from, 1);
+    Tensor one = to;
+    one.shape[0] = 1;
+    if (!tensor_same_shape(one, from))
+        return status_set(STATUS_INTERNAL, "fast weights are %s, the state holds %s",
+                          tensor_shape_text(from, a, sizeof a), tensor_shape_text(to, b, sizeof b));
+    for (int64_t i = 0; i < to.shape[0]; i++) {
+        TRY(k->copy(s->device, grad_set(one), from, 1));
+        one.data = (char *)one.data + tensor_bytes(one);
+    }
+    return STATUS_OK;
+}
+
+/* Memory for the fused form. */
+static Status ready_room(LactState *s, DType act) {
+    if (s->ready && s->ready_type == act) return STATUS_OK;
+    if (s->ready) device_release(s->device, s->ready);
+    s->ready = NULL;
+    s->ready_fresh = false;
+    const int64_t count = 3 * s->layers * tensor_count(dense(s, 0, 0));
+    TRY(device_alloc(s->device, (size_t)count * dtype_size(act), &s->ready));
+    s->ready_type = act;
+    return STATUS_OK;
+}
+
+static Status store_fused(LactState *s, int64_t layer, LactWeights w) {
+    TRY(ready_room(s, w.gates->value.dtype));
+    s->fused_counts = s->ready_fresh = true;
+    TRY(status_context(store(s, ready_gates(s, layer), w.gates->value), "layer %lld, W0 and W2",
+                       (long long)layer));
+    return status_context(store(s, ready_back(s, layer), w.back->value), "layer %lld, W1",
+                          (long long)layer);
+}
+
+Status lact_state_store(LactState *s, int64_t layer, LactFast fast) {
+    if (fast.fused.gates) return store_fused(s, layer, fast.fused);
+    s->fused_counts = s->ready_fresh = false;
+    for (int j = 0; j < 3; j++)
+        TRY(status_context(store(s, dense(s, layer, j), fast.w[j]->value), "layer %lld, W%d",
+                           (long long)layer, j));
+    return STATUS_OK;
+}
+
+/* ---- to the fused form -------------------------------------------------------------------- */
+
 /* `wide` has room for a layer's gates in F32. */
 static Status ready_layer(LactState *s, int64_t layer, Tensor wide) {
     const Kernels *k = s->device->k;
-    const Tensor gates = ready_gates(s, layer);
     const int64_t rows = s->batch * s->heads * s->head_dim;
     for (int j = 0; j < 3; j += 2) {
-        const Tensor w = tensor_view4(lact_state_tensor(s, layer, j), 1, 1, rows, s->hidden);
+        const Tensor w = tensor_view4(dense(s, layer, j), 1, 1, rows, s->hidden);
         TRY(k->merge_heads(s->device, grad_set(tensor_view3(wide, 1, rows, 2 * s->hidden)), w,
                            j / 2 * s->hidden));
     }
-    TRY(k->copy(s->device, grad_set(gates), wide, 1));
-    return k->copy(s->device, grad_set(ready_back(s, layer)), lact_state_tensor(s, layer, 1), 1);
+    TRY(k->copy(s->device, grad_set(ready_gates(s, layer)), wide, 1));
+    return k->copy(s->device, grad_set(ready_back(s, layer)), dense(s, layer, 1), 1);
 }
 
 static Status make_ready(LactState *s, DType act) {
-    if (s->ready_fresh && s->ready_type == act) return STATUS_OK;
-    if (!s->ready || s->ready_type != act) {
-        if (s->ready) device_release(s->device, s->ready);
-        s->ready = NULL;
-        const int64_t count = 3 * s->layers * tensor_count(lact_state_tensor(s, 0, 0));
-        TRY(device_alloc(s->device, (size_t)count * dtype_size(act), &s->ready));
-        s->ready_type = act;
-    }
+    if (s->fused_counts && s->ready_type != act)
+        return status_set(STATUS_INTERNAL, "fast weights were stored in another precision");
+    TRY(ready_room(s, act));
+    if (s->ready_fresh) return STATUS_OK;
     Tensor wide;
     Arena *arena = &s->device->step;
     TRY(arena_tensor(arena, DTYPE_F32, 4, ready_gates(s, 0).shape, &wide));
@@ -138,12 +166,12 @@ static Status make_ready(LactState *s, DType act) {
 }
 
 LactFast lact_state_fast(const LactState *s, Tape *t, int64_t layer) {
-    LactFast fast;
+    LactFast fast = {.w = {NULL}};
     /* a cache within the state, which is const for what it says */
     const Status status = tape_poison(t) ? STATUS_OK : make_ready((LactState *)s, tape_act(t));
     if (status != STATUS_OK) tape_fail(t, status);
-    for (int j = 0; j < 3; j++)
-        fast.w[j] = tape_input(t, lact_state_tensor(s, layer, j), "fast weight");
+    for (int j = 0; j < 3 && !s->fused_counts; j++)
+        fast.w[j] = tape_input(t, dense(s, layer, j), "fast weight");
     fast.fused.gates = tape_input(t, ready_gates(s, layer), "fast weights");
     fast.fused.back = tape_input(t, ready_back(s, layer), "fast weight");
     return fast;
@@ -176,7 +204,7 @@ static void image_free(StateImage *m) {
 }
 
 static int64_t numbers_in(const LactState *s) {
-    return 3 * s->layers * tensor_count(lact_state_tensor(s, 0, 0));
+    return 3 * s->layers * tensor_count(dense(s, 0, 0));
 }
 
 static Status image_new(const LactState *s, StateImage *m) {
@@ -194,7 +222,7 @@ static Status image_new(const LactState *s, StateImage *m) {
     float *at = m->values;
     for (int64_t i = 0; i < m->count; i++) {
         m->names[i] = name_of(i / 3, (int)(i % 3));
-        Tensor t = lact_state_tensor(s, i / 3, (int)(i % 3));
+        Tensor t = dense(s, i / 3, (int)(i % 3));
         t.data = at;
         at += tensor_count(t);
         m->items[i] = (SafeItem){m->names[i].text, t};
@@ -205,6 +233,8 @@ static Status image_new(const LactState *s, StateImage *m) {
 Status lact_state_save(const LactState *s, const char *path, const SafeMeta *meta,
                        int64_t meta_count) {
     StateImage m;
+    for (int64_t i = 0; i < 3 * s->layers; i++)
+        if (tensor_is_none(lact_state_tensor(s, i / 3, (int)(i % 3)))) return STATUS_DEVICE;
     TRY(image_new(s, &m));
     Status status =
         device_pull(s->device, m.values, tensor_1d(s->memory, DTYPE_F32, numbers_in(s)));

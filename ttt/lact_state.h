@@ -14,11 +14,11 @@ typedef struct LactState {
     Device *device;
     int64_t layers, batch, heads, head_dim, hidden; /* H, e, h */
     void *memory;                                   /* all of it, on the device */
-    /* The same once more as the fused form reads it, made when first asked for; a store makes it
-     * stale. */
+    /* The same once more as the fused form reads it: [W0 | W2], then W1, by layer. After a store in
+     * that form it is what counts (`fused_counts`), otherwise it is made when first asked for. */
     void *ready;
     DType ready_type;
-    bool ready_fresh;
+    bool fused_counts, ready_fresh;
 } LactState;
 
 /* Undefined values. STATUS_USAGE when a size is below 1, STATUS_MEMORY. */
@@ -26,12 +26,13 @@ Status lact_state_new(Device *d, int64_t layers, int64_t batch, int64_t heads, i
                       int64_t hidden, LactState **out);
 void lact_state_free(LactState *s);
 
-/* W_j' of a layer; j 0, 1, 2. */
+/* W_j' of a layer in F32; j 0, 1, 2. None, with the thread's message, when it had to be taken out
+ * of the fused form and that failed. */
 Tensor lact_state_tensor(const LactState *s, int64_t layer, int j);
 /* Copies a layer's fast weights in; one with B = 1 is repeated for every scene. */
 Status lact_state_store(LactState *s, int64_t layer, LactFast fast);
-/* As constants of the tape's pass, in both forms; the fused one is kept from one pass to the next.
- * The first time after a store is not to be captured in a graph. */
+/* As constants of the tape's pass: in the form of the last store, and in the fused one, which is
+ * made where it is not there. That takes memory once, not to be captured in a graph. */
 LactFast lact_state_fast(const LactState *s, Tape *t, int64_t layer);
 
 Status lact_state_save(const LactState *s, const char *path, const SafeMeta *meta,
