@@ -89,5 +89,7 @@ void deep_image_free(DeepImage *image);
 
 /* 8-bit RGB PNG, atomic. */
 Status image_write_png(const char *path, const Image *image);
+/* The same bytes in memory (mem_free). */
+Status image_encode_png(const Image *image, void **bytes, size_t *size);
 
 #endif

@@ -1,6 +1,7 @@
-/* 8-bit RGB PNG, written atomically. */
+/* 8-bit RGB PNG, to a file atomically or to memory. */
 #include <setjmp.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <png.h>
 
@@ -12,8 +13,10 @@ typedef struct PngWriter {
     png_structp png;
     png_infop info;
     jmp_buf escape;
-    FileWriter *file;
-    Status status; /* of the file, when that is what failed */
+    FileWriter *file; /* NULL: to memory */
+    void *memory;
+    size_t used, room;
+    Status status; /* of the file or memory, when that is what failed */
     bool out_of_memory, done;
     char message[160];
 } PngWriter;
@@ -29,9 +32,20 @@ static void on_warning(png_structp png, png_const_charp message) {
     (void)message;
 }
 
+static Status append(PngWriter *w, const void *data, size_t bytes) {
+    if (w->used + bytes > w->room) {
+        const size_t room = 2 * (w->used + bytes);
+        TRY(mem_grow(&w->memory, (int64_t)room, 1, "a PNG"));
+        w->room = room;
+    }
+    memcpy((char *)w->memory + w->used, data, bytes);
+    w->used += bytes;
+    return STATUS_OK;
+}
+
 static void on_write(png_structp png, png_bytep data, size_t bytes) {
     PngWriter *w = png_get_io_ptr(png);
-    w->status = file_writer_write(w->file, data, bytes);
+    w->status = w->file ? file_writer_write(w->file, data, bytes) : append(w, data, bytes);
     if (w->status != STATUS_OK) png_error(png, "write failed");
 }
 
@@ -70,31 +84,47 @@ static Status write_failed(const PngWriter *w) {
     return status_set(STATUS_DATA, "PNG writer: %s", w->message);
 }
 
-static Status write_png(FileWriter *file, const Image *image) {
-    PngWriter w = {.file = file};
-    if (setjmp(w.escape) == 0) {
-        w.png = png_create_write_struct_2(PNG_LIBPNG_VER_STRING, &w, on_error, on_warning, &w,
-                                          on_malloc, on_free);
-        w.info = w.png != NULL ? png_create_info_struct(w.png) : NULL;
-        if (w.info != NULL) write_body(&w, image);
-        w.done = w.info != NULL;
+static Status write_png(PngWriter *w, const Image *image) {
+    if (setjmp(w->escape) == 0) {
+        w->png = png_create_write_struct_2(PNG_LIBPNG_VER_STRING, w, on_error, on_warning, w,
+                                           on_malloc, on_free);
+        w->info = w->png != NULL ? png_create_info_struct(w->png) : NULL;
+        if (w->info != NULL) write_body(w, image);
+        w->done = w->info != NULL;
     }
-    png_destroy_write_struct(&w.png, &w.info);
-    return w.done ? STATUS_OK : write_failed(&w);
+    png_destroy_write_struct(&w->png, &w->info);
+    return w->done ? STATUS_OK : write_failed(w);
+}
+
+static Status check_sides(const Image *image, const char *name) {
+    if (image->width >= 1 && image->height >= 1 && image->width <= 1000000 &&
+        image->height <= 1000000)
+        return STATUS_OK;
+    return status_set(STATUS_DATA, "%s: cannot write a PNG of %lld x %lld pixels", name,
+                      (long long)image->width, (long long)image->height);
 }
 
 Status image_write_png(const char *path, const Image *image) {
-    FileWriter *file;
+    PngWriter w = {.file = NULL};
     char shown[600];
-    text_printable(path, shown, sizeof shown);
-    if (image->width < 1 || image->height < 1 || image->width > 1000000 ||
-        image->height > 1000000) {
-        return status_set(STATUS_DATA, "%s: cannot write a PNG of %lld x %lld pixels", shown,
-                          (long long)image->width, (long long)image->height);
-    }
-    TRY(file_writer_open(path, &file));
-    Status s = write_png(file, image);
-    if (s == STATUS_OK) return file_writer_commit(file);
-    file_writer_abort(file);
+    TRY(check_sides(image, text_printable(path, shown, sizeof shown)));
+    TRY(file_writer_open(path, &w.file));
+    Status s = write_png(&w, image);
+    if (s == STATUS_OK) return file_writer_commit(w.file);
+    file_writer_abort(w.file);
     return status_context(s, "%s", shown);
+}
+
+Status image_encode_png(const Image *image, void **bytes, size_t *size) {
+    PngWriter w = {.file = NULL};
+    *bytes = NULL;
+    TRY(check_sides(image, "picture"));
+    Status s = write_png(&w, image);
+    if (s != STATUS_OK) {
+        mem_free(w.memory);
+        return s;
+    }
+    *bytes = w.memory;
+    *size = w.used;
+    return STATUS_OK;
 }

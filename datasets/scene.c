@@ -95,7 +95,7 @@ Status scene_check_camera(Scene *s, const SceneFrame *frame, const char *place, 
     return STATUS_OK;
 }
 
-static void scene_free(Scene *s) {
+void scene_free(Scene *s) {
     int64_t kept = s->fault_count < SCENE_FAULTS_KEPT ? s->fault_count : SCENE_FAULTS_KEPT;
     for (int64_t i = 0; i < kept; i++) mem_free(s->faults[i]);
     mem_free(s->faults);
@@ -217,7 +217,7 @@ static Status read_cameras(Scene *s, const SceneFiles *f, int64_t i) {
     Status status = scene_files_text(f, i, &text, &size);
     if (status == STATUS_DATA || status == STATUS_IO) return scene_fault(s, "%s", status_message());
     TRY(status);
-    status = s->format == SCENE_RE10K ? scene_read_text(s, text, size)
+    status = s->format == SCENE_RE10K ? scene_read_text(s, text, size, false)
                                       : scene_read_json(s, &source, text, size);
     mem_free(text);
     if (status != STATUS_OK || s->format != SCENE_RE10K) return status;

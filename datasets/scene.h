@@ -77,6 +77,11 @@ int64_t scene_set_other_files(const SceneSet *s); /* neither cameras nor picture
  * cannot be opened holds none; only STATUS_MEMORY is an error. */
 Status scene_root(const char *root, bool *found);
 
+/* Cameras alone, as a path to render (mem_free): lines of a RealEstate10K text, with or without its
+ * line 1, times in any order; or JSON in one of the forms above, whose pictures need not be there.
+ * STATUS_DATA tells the first fault with file and line. */
+Status scene_cameras_read(const char *path, SceneFrame **frames, int64_t *count);
+
 /* Bytes of a frame's picture; *owned: mem_free them. STATUS_DATA when it is missing. Thread-safe.
  */
 Status scene_bytes(const SceneSet *s, int64_t scene, int64_t frame, const void **bytes,

@@ -56,6 +56,7 @@ typedef struct SceneSource {
 } SceneSource;
 
 /* Keeps a fault with the scene; STATUS_MEMORY when that fails. */
+void scene_free(Scene *s);
 Status scene_fault(Scene *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 Status scene_add_frame(Scene *s, const SceneFrame *frame, int64_t *capacity);
 /* Focal lengths, centres, rotation; faults begin with `place`. columns: a text whose columns are
@@ -73,8 +74,9 @@ Status scene_folder_of(const char *name, char **out);
 
 /* ---- scene_text.c, scene_json.c ---- */
 
-/* Cameras of a file; faults go to the scene. */
-Status scene_read_text(Scene *s, const char *text, size_t size);
+/* Cameras of a file; faults go to the scene. loose: cameras alone, for a path: no line 1 is needed,
+ * times may repeat or descend. source->files NULL: the same, no pictures are looked for. */
+Status scene_read_text(Scene *s, const char *text, size_t size, bool loose);
 Status scene_read_json(Scene *s, const SceneSource *source, const char *text, size_t size);
 
 #endif

@@ -140,11 +140,12 @@ static Status read_frame(JsonScene *j, const cJSON *object, int64_t position) {
     if (why != NULL) return lacks(j, why);
     if (f.fx < 5 || f.fy < 5)
         return lacks(j, "the focal length is below 5: pixels are expected, not shares of the size");
-    if (!cJSON_IsString(path)) return lacks(j, "the picture's path is expected");
+    const bool pictures = j->source->files != NULL;
+    if (pictures && !cJSON_IsString(path)) return lacks(j, "the picture's path is expected");
     bool good = true;
     TRY(scene_check_camera(j->scene, &f, j->place, false, &good));
     if (!good) return STATUS_OK;
-    f.image = find_picture(j, path->valuestring);
+    if (pictures) f.image = find_picture(j, path->valuestring);
     j->scene->missing += f.image < 0;
     return scene_add_frame(j->scene, &f, &j->capacity);
 }
@@ -161,7 +162,8 @@ Status scene_read_json(Scene *s, const SceneSource *source, const char *text, si
     } else if (cJSON_GetArraySize(frames) == 0) {
         status = scene_fault(s, "%s: no frames", s->camera_file);
     } else {
-        status = scene_folder_of(scene_file_name(source->files, source->file), &j.folder);
+        if (source->files != NULL)
+            status = scene_folder_of(scene_file_name(source->files, source->file), &j.folder);
         int64_t position = 0;
         for (const cJSON *f = frames->child; status == STATUS_OK && f != NULL; f = f->next)
             status = read_frame(&j, f, position++);

@@ -19,6 +19,7 @@ typedef struct LineReader {
     char *next, *end;
     int64_t line, capacity;
     int64_t last_time, last_line; /* of the camera line before; -1: none */
+    bool loose;                   /* scene_internal.h */
 } LineReader;
 
 /* Cuts the next line off; CRLF and a missing last newline are fine. */
@@ -99,7 +100,7 @@ static Status check_normalised(LineReader *r, char *tokens[COLUMNS], const doubl
 static Status check_order(LineReader *r, char *tokens[COLUMNS], int64_t time, bool *good) {
     int64_t before = r->last_time;
     r->last_time = time;
-    if (before < 0 || time > before) return STATUS_OK;
+    if (before < 0 || time > before || r->loose) return STATUS_OK;
     char why[96];
     *good = false;
     snprintf(why, sizeof why, "%s line %lld",
@@ -158,6 +159,7 @@ static Status read_url(LineReader *r) {
     int count = split_blanks(copy, tokens);
     bool camera = count > 1 && parse_time(tokens[0], &time);
     mem_free(copy);
+    if (camera && r->loose) return read_line(r, line);
     if (camera)
         return scene_fault(r->scene, "%s:1: a URL is expected, a camera line is there",
                            r->scene->camera_file);
@@ -166,12 +168,12 @@ static Status read_url(LineReader *r) {
     return mem_string_n(&r->scene->url, line, strcspn(line, "\r"));
 }
 
-Status scene_read_text(Scene *s, const char *text, size_t size) {
+Status scene_read_text(Scene *s, const char *text, size_t size, bool loose) {
     char *copy;
     if (memchr(text, '\0', size) != NULL)
         return scene_fault(s, "%s: a NUL byte: not a text file", s->camera_file);
     TRY(mem_string_n(&copy, text, size));
-    LineReader r = {.scene = s, .next = copy, .end = copy + size, .last_time = -1};
+    LineReader r = {.scene = s, .next = copy, .end = copy + size, .last_time = -1, .loose = loose};
     if (size >= 3 && memcmp(copy, "\xEF\xBB\xBF", 3) == 0) r.next += 3;
     Status status = read_url(&r);
     for (char *line; status == STATUS_OK && (line = next_line(&r)) != NULL;)

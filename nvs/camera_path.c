@@ -1,4 +1,4 @@
-#include "nvs/camera_path.h"
+#include "nvs/camera_path_internal.h"
 
 #include <math.h>
 
@@ -60,4 +60,36 @@ void camera_between(const Camera *a, const Camera *b, double u, Camera *out) {
     c.cx = (1 - u) * a->cx + u * b->cx;
     c.cy = (1 - u) * a->cy + u * b->cy;
     *out = c;
+}
+
+PathOptions path_options_default(void) {
+    return (PathOptions){.kind = PATH_BETWEEN, .size = 1, .rounds = 2};
+}
+
+/* Evenly in the number of the input: as many views between one pair as between the next. */
+static void path_between(const PathOptions *o, const Camera *inputs, int64_t count, int64_t views,
+                         Camera *out) {
+    const int64_t ways = o->loop ? count : count - 1, steps = o->loop ? views : views - 1;
+    for (int64_t v = 0; v < views; v++) {
+        const double at = steps > 0 ? (double)v * (double)ways / (double)steps : 0;
+        int64_t k = (int64_t)at;
+        if (k > ways - 1) k = ways - 1;
+        camera_between(&inputs[k], &inputs[(k + 1) % count], at - (double)k, out + v);
+    }
+}
+
+Status camera_path(const PathOptions *o, const Camera *inputs, int64_t count, int64_t views,
+                   Camera *out) {
+    if (count < 2 || views < 1)
+        return status_set(STATUS_USAGE,
+                          "a path needs two input cameras and a view, not %lld and "
+                          "%lld",
+                          (long long)count, (long long)views);
+    if (!(o->size > 0) || !(o->turn >= 0 && o->turn <= 360) || o->rounds < 1)
+        return status_set(STATUS_USAGE, "size %g, turn %g degrees, %lld rounds: out of range",
+                          o->size, o->turn, (long long)o->rounds);
+    if (o->kind == PATH_SPIRAL) return path_spiral(o, inputs, count, views, out);
+    if (o->kind == PATH_ORBIT) return path_orbit(o, inputs, count, views, out);
+    path_between(o, inputs, count, views, out);
+    return STATUS_OK;
 }

@@ -1,4 +1,4 @@
-/* ttv nvs render: new views of a scene between, or at, the cameras of its frames. */
+/* ttv nvs render: new views of a scene, on a path or at given cameras. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -6,20 +6,20 @@
 
 #include "core/file.h"
 #include "core/memory.h"
-#include "datasets/apng.h"
-#include "datasets/compose.h"
-#include "datasets/score.h"
 #include "tools/cli.h"
-#include "tools/nvs_render.h"
+#include "tools/movie.h"
+#include "tools/nvs_render_output.h"
 #include "tools/sections.h"
 
 typedef struct RenderOptions {
     char checkpoint[CONFIG_TEXT], root[CONFIG_TEXT], split[CONFIG_TEXT], scene[CONFIG_TEXT];
-    char inputs[CONFIG_TEXT], targets[CONFIG_TEXT], output[CONFIG_TEXT];
-    int weights; /* WeightsChoice */
-    int64_t frames;
-    double fps, error_full;
-    bool overwrite;
+    char inputs[CONFIG_TEXT], targets[CONFIG_TEXT], cameras[CONFIG_TEXT], output[CONFIG_TEXT];
+    char save_scene[CONFIG_TEXT], load_scene[CONFIG_TEXT], format[CONFIG_TEXT];
+    int weights;    /* WeightsChoice */
+    int trajectory; /* PathKind */
+    int64_t frames, rounds;
+    double turn, path_size, fps, error_full;
+    bool loop, html, overwrite;
 } RenderOptions;
 
 static RenderOptions options;
@@ -39,9 +39,29 @@ static const Option render_options[] = {
      "frames to reconstruct from: two or more, in the order of the path"},
     {"targets", OPTION_STRING, FIELD(targets), "", 0, 0, NULL, "targets",
      "frames whose cameras are rendered; empty: a path through the input views"},
+    {"cameras", OPTION_STRING, FIELD(cameras), "", 0, 0, NULL, "cameras",
+     "file of cameras to render: RealEstate10K lines, or JSON as opencv_cameras.json"},
+    {"trajectory", OPTION_CHOICE, FIELD(trajectory), "interpolate", 0, 0,
+     "interpolate|spiral|orbit", "trajectory",
+     "path through the input views, in rounds about their middle, or about what they look at"},
     {"frames", OPTION_INT, FIELD(frames), "30", 2, 100000, NULL, "frames", "views of the path"},
+    {"loop", OPTION_BOOL, FIELD(loop), "false", 0, 0, NULL, "loop",
+     "interpolate on from the last input view to the first (spirals and orbits close anyway)"},
+    {"path_size", OPTION_FLOAT, FIELD(path_size), "1", 1e-3, 1e3, NULL, "path-size",
+     "factor on the size of a spiral or orbit, which is that of the input views' spread"},
+    {"rounds", OPTION_INT, FIELD(rounds), "2", 1, 1000, NULL, "rounds", "rounds of a spiral"},
+    {"turn", OPTION_FLOAT, FIELD(turn), "0", 0, 360, NULL, "turn",
+     "degrees of an orbit from end to end; 360: a turntable; 0: as the input views stand apart"},
+    {"format", OPTION_STRING, FIELD(format), "apng", 0, 0, NULL, "format",
+     "animations, with commas between: apng, gif (256 colours), mp4 (needs ffmpeg), or none"},
     {"fps", OPTION_FLOAT, FIELD(fps), "15", 0.01, 1000, NULL, "fps",
      "pictures a second of the animation"},
+    {"html", OPTION_BOOL, FIELD(html), "false", 0, 0, NULL, "html",
+     "also page.html, which holds all pictures and scores in one file"},
+    {"save_scene", OPTION_STRING, FIELD(save_scene), "", 0, 0, NULL, "save-scene",
+     "write the reconstructed scene (fast weights) here, for --load-scene"},
+    {"load_scene", OPTION_STRING, FIELD(load_scene), "", 0, 0, NULL, "load-scene",
+     "render a scene that --save-scene wrote: no input views are read"},
     {"error_full", OPTION_FLOAT, FIELD(error_full), "0.25", 1e-6, 1, NULL, "error-full",
      "error that is white in a comparison, as a share of the range"},
     {"output", OPTION_STRING, FIELD(output), "render", 0, 0, NULL, "output", "folder to write to"},
@@ -85,13 +105,13 @@ static Status parse_frames(const char *flag, const char *text, const Scene *scen
     }
 }
 
-static Status find_scene(NvsRender *r) {
+static Status find_scene(NvsRender *r, const char *name) {
     char reason[512];
     r->scene = -1;
-    if (options.scene[0]) {
-        r->scene = scene_set_find(r->set, options.scene);
+    if (name[0]) {
+        r->scene = scene_set_find(r->set, name);
         if (r->scene < 0)
-            return status_set(STATUS_USAGE, "--scene %s is not in %s", options.scene, options.root);
+            return status_set(STATUS_USAGE, "--scene %s is not in %s", name, options.root);
     }
     for (int64_t i = 0; r->scene < 0 && i < scene_set_count(r->set); i++)
         if (scene_usable(scene_set_at(r->set, i))) r->scene = i;
@@ -102,20 +122,65 @@ static Status find_scene(NvsRender *r) {
                       scene_reason(scene, reason, sizeof reason));
 }
 
-static Status find_views(NvsRender *r) {
+static Status find_inputs(NvsRender *r) {
     const Scene *scene = scene_set_at(r->set, r->scene);
-    void *block;
     TRY(parse_frames("--input-views", options.inputs, scene, r->input_frames, &r->inputs));
     if (r->inputs < 2)
         return status_set(STATUS_USAGE, "--input-views: two frames or more are needed");
+    snprintf(r->name, sizeof r->name, "%s", scene->name);
+    return STATUS_OK;
+}
+
+static Status find_views(NvsRender *r) {
+    void *block;
     r->count = options.frames;
+    r->path = (PathOptions){.kind = (PathKind)options.trajectory,
+                            .size = options.path_size,
+                            .turn = options.turn,
+                            .rounds = options.rounds,
+                            .loop = options.loop};
+    if (options.cameras[0]) return scene_cameras_read(options.cameras, &r->listed, &r->count);
     if (!options.targets[0]) return STATUS_OK;
     TRY(mem_alloc(&block, VIEW_MAX, sizeof(int64_t), "frame numbers"));
     r->frames = block;
-    return parse_frames("--targets", options.targets, scene, r->frames, &r->count);
+    return parse_frames("--targets", options.targets, scene_set_at(r->set, r->scene), r->frames,
+                        &r->count);
 }
 
-static Status make_folder(void) {
+/* A scene's pictures are needed for input views and for --targets. */
+static Status check_usage(const Config *config) {
+    const bool loaded = options.load_scene[0] != 0;
+    if (!options.checkpoint[0] || (!options.root[0] && !loaded))
+        return status_set(STATUS_USAGE, "--checkpoint and --data-dir are needed");
+    if (options.targets[0] && options.cameras[0])
+        return status_set(STATUS_USAGE, "--targets and --cameras: only one of them");
+    if (loaded && options.targets[0] && !options.root[0])
+        return status_set(STATUS_USAGE, "--targets with --load-scene needs --data-dir");
+    if (loaded && config_is_set(config, "nvs_render", "inputs"))
+        return status_set(STATUS_USAGE, "--load-scene takes the place of --input-views");
+    if (loaded && options.save_scene[0])
+        return status_set(STATUS_USAGE, "--load-scene and --save-scene: only one of them");
+    return STATUS_OK;
+}
+
+static Status parse_formats(RenderOutput *out) {
+    for (const char *at = options.format;; at++) {
+        const size_t n = strcspn(at, ",");
+        if (n == 4 && strncmp(at, "apng", n) == 0)
+            out->apng = true;
+        else if (n == 3 && strncmp(at, "gif", n) == 0)
+            out->gif = true;
+        else if (n == 3 && strncmp(at, "mp4", n) == 0)
+            out->mp4 = true;
+        else if (n != 4 || strncmp(at, "none", n) != 0)
+            return status_set(STATUS_USAGE, "--format: '%.*s' is none of apng, gif, mp4, none",
+                              (int)n, at);
+        at += n;
+        if (!*at) return out->mp4 ? movie_check() : STATUS_OK;
+    }
+}
+
+static Status check_folder(void) {
     DIR *folder = opendir(options.output);
     bool empty = true;
     if (folder == NULL && errno != ENOENT) return status_errno("cannot open %s", options.output);
@@ -125,119 +190,17 @@ static Status make_folder(void) {
     if (!empty && !options.overwrite)
         return status_set(STATUS_USAGE, "%s is not empty; --overwrite writes into it",
                           options.output);
-    return file_make_folder(options.output);
+    return STATUS_OK;
 }
 
 /* ---- what is written ---- */
-
-static Image view_at(const NvsRender *r, int64_t i) {
-    const int64_t size = r->view.width * r->view.height * 3;
-    return (Image){r->rendered + i * size, r->view.width, r->view.height};
-}
-
-static Status write_png(const char *name, const Image *image) {
-    char *path;
-    TRY(path_join(&path, options.output, name));
-    Status s = image_write_png(path, image);
-    mem_free(path);
-    return s;
-}
-
-static Status write_frames(const NvsRender *r) {
-    char name[48];
-    for (int64_t i = 0; i < r->count; i++) {
-        const Image image = view_at(r, i);
-        snprintf(name, sizeof name, "frame-%05lld.png", (long long)i);
-        TRY(write_png(name, &image));
-    }
-    return STATUS_OK;
-}
-
-enum { SHEET_VIEWS = 64 };
-
-/* Of a long path, views at even distances. */
-static Status write_sheet(const NvsRender *r) {
-    Image views[SHEET_VIEWS], sheet;
-    const int64_t shown = r->count < SHEET_VIEWS ? r->count : SHEET_VIEWS;
-    const SheetOptions o = sheet_options_default();
-    for (int64_t i = 0; i < shown; i++) views[i] = view_at(r, i * r->count / shown);
-    TRY(contact_sheet(views, NULL, shown, &o, &sheet));
-    Status s = write_png("sheet.png", &sheet);
-    image_free(&sheet);
-    return s;
-}
-
-static Status write_animation(const NvsRender *r) {
-    const ApngOptions o = {r->view.width, r->view.height, r->count, options.fps, 0};
-    ApngWriter *w;
-    char *path;
-    TRY(path_join(&path, options.output, "render.apng"));
-    Status s = apng_open(path, &o, &w);
-    mem_free(path);
-    TRY(s);
-    for (int64_t i = 0; i < r->count; i++) {
-        const Image image = view_at(r, i);
-        s = apng_frame(w, &image);
-        if (s == STATUS_OK) continue;
-        apng_abort(w);
-        return s;
-    }
-    return apng_commit(w);
-}
-
-/* Truth, render and error of one frame; its PSNR. */
-static Status compare_frame(const Image *truth, const Image *render, int64_t frame, Score *score) {
-    const SheetOptions sheet = sheet_options_default();
-    const ScoreOptions scoring = {.ssim = true};
-    Picture a = picture_of_image(truth, "truth"), b = picture_of_image(render, "render");
-    char name[48];
-    Image image;
-    TRY(score_pictures(&a, &b, &scoring, score));
-    TRY(compare_sheet(truth, render, options.error_full, &sheet, &image));
-    snprintf(name, sizeof name, "compare-%05lld.png", (long long)frame);
-    Status s = write_png(name, &image);
-    image_free(&image);
-    return s;
-}
-
-static Status compare_frames(NvsRender *r, uint8_t *pixels, Score *scores, int64_t *count) {
-    const Scene *scene = scene_set_at(r->set, r->scene);
-    for (int64_t i = 0; i < r->count; i++) {
-        const int64_t frame = r->frames[i];
-        const Image truth = {pixels, r->view.width, r->view.height}, render = view_at(r, i);
-        ViewCamera camera;
-        if (scene->frames[frame].image < 0) {
-            note("frame %lld has no picture to compare with", (long long)frame);
-            continue;
-        }
-        TRY(view_load(r->set, r->scene, frame, &r->view, &r->scratch, pixels, &camera, NULL));
-        TRY(compare_frame(&truth, &render, frame, &scores[*count]));
-        if (!common.json)
-            out_printf("frame %lld: psnr %.6f dB  ssim %.6f\n", (long long)frame,
-                       scores[*count].psnr, scores[*count].ssim);
-        ++*count;
-    }
-    return STATUS_OK;
-}
-
-static Status compare_all(NvsRender *r, ScoreSummary *sum) {
-    void *pixels, *scores = NULL;
-    int64_t count = 0;
-    TRY(mem_alloc(&pixels, r->view.width * r->view.height, 3, "a view"));
-    Status s = mem_alloc(&scores, r->count, sizeof(Score), "scores");
-    if (s == STATUS_OK) s = compare_frames(r, pixels, scores, &count);
-    if (s == STATUS_OK) s = score_summarise(scores, count, sum);
-    mem_free(scores);
-    mem_free(pixels);
-    return s;
-}
 
 static Status print_json(const NvsRender *r, const ScoreSummary *sum) {
     JsonWriter w;
     json_writer_init(&w);
     json_begin_object(&w);
     json_pair_string(&w, "folder", options.output);
-    json_pair_string(&w, "scene", scene_set_at(r->set, r->scene)->name);
+    json_pair_string(&w, "scene", r->name);
     json_pair_int(&w, "views", r->count);
     json_pair_int(&w, "compared", sum->n);
     if (sum->n > 0) {
@@ -251,31 +214,61 @@ static Status print_json(const NvsRender *r, const ScoreSummary *sum) {
     return s;
 }
 
-static Status write_all(NvsRender *r) {
-    ScoreSummary sum = {0};
-    TRY(make_folder());
-    TRY(write_frames(r));
-    TRY(write_sheet(r));
-    TRY(write_animation(r));
-    if (r->frames) TRY(compare_all(r, &sum));
-    if (common.json) return print_json(r, &sum);
-    out_printf("%lld views of scene %s in ", (long long)r->count,
-               scene_set_at(r->set, r->scene)->name);
+static Status print_result(const NvsRender *r, const ScoreSummary *sum) {
+    if (common.json) return print_json(r, sum);
+    out_printf("%lld views of scene %s in ", (long long)r->count, r->name);
     out_path(options.output);
-    if (sum.n > 0) out_printf("; psnr %.6f dB over %lld", sum.psnr_mean, (long long)sum.n);
+    if (sum->n > 0) out_printf("; psnr %.6f dB over %lld", sum->psnr_mean, (long long)sum->n);
     out_text("\n");
     return STATUS_OK;
 }
 
-static Status render(NvsRender *r, const Config *config) {
-    if (!options.checkpoint[0] || !options.root[0])
-        return status_set(STATUS_USAGE, "--checkpoint and --data-dir are needed");
+static Status write_all(NvsRender *r, const RenderOutput *output) {
+    RenderScores scores = {.count = 0};
+    if (options.save_scene[0]) TRY(nvs_scene_save(r, options.save_scene));
+    TRY(file_make_folder(options.output));
+    Status s = render_write(r, output, &scores);
+    if (s == STATUS_OK) s = print_result(r, &scores.summary);
+    render_scores_free(&scores);
+    return s;
+}
+
+static Status open_scene(NvsRender *r, const char *name) {
+    if (!options.root[0]) return STATUS_OK;
     TRY(scene_set_open(options.root, options.split, &r->set));
-    TRY(find_scene(r));
+    return find_scene(r, name);
+}
+
+static Status open_model(NvsRender *r, const Config *config) {
+    return nvs_model_open(&r->model, options.checkpoint, (WeightsChoice)options.weights, config);
+}
+
+/* A saved scene's pictures, when they are at hand, are those of the scene of its name. */
+static Status load_scene(NvsRender *r, const Config *config) {
+    TRY(open_model(r, config));
+    TRY(nvs_scene_load(r, options.load_scene));
+    TRY(open_scene(r, options.scene[0] ? options.scene : r->name));
+    return find_views(r);
+}
+
+static Status find_scene_and_views(NvsRender *r, const Config *config) {
+    TRY(open_scene(r, options.scene));
+    TRY(find_inputs(r));
     TRY(find_views(r));
-    TRY(nvs_model_open(&r->model, options.checkpoint, (WeightsChoice)options.weights, config));
+    return open_model(r, config);
+}
+
+static Status render(NvsRender *r, const Config *config) {
+    RenderOutput output = {.folder = options.output,
+                           .fps = options.fps,
+                           .error_full = options.error_full,
+                           .html = options.html};
+    TRY(check_usage(config));
+    TRY(parse_formats(&output));
+    TRY(check_folder());
+    TRY(options.load_scene[0] ? load_scene(r, config) : find_scene_and_views(r, config));
     TRY(nvs_render_run(r));
-    return write_all(r);
+    return write_all(r, &output);
 }
 
 static int run(Config *config, int argc, char **argv) {
@@ -293,7 +286,11 @@ const Command command_nvs_render = {
     .synopsis = "ttv nvs render --checkpoint RUN --data-dir SCENES --input-views A,B [flags]",
     .examples = "  ttv nvs render --checkpoint runs/re10k --data-dir re10k --input-views 0,60\n"
                 "  ttv nvs render --checkpoint runs/re10k --data-dir re10k --input-views 0,60 "
-                "--targets 10,20,30\n",
+                "--targets 10,20,30 --html\n"
+                "  ttv nvs render --checkpoint runs/re10k --data-dir re10k --input-views 0,60 "
+                "--trajectory spiral --format gif,mp4\n"
+                "  ttv nvs render --checkpoint runs/re10k --load-scene room.safetensors "
+                "--cameras path.txt\n",
     .letters = "o=output",
     .sections = sections,
     .hidden = hidden,

@@ -1,7 +1,6 @@
 #include "tools/nvs_render.h"
 
 #include "core/memory.h"
-#include "nvs/camera_path.h"
 #include "tools/cli.h"
 
 static int64_t picture_size(const NvsRender *r) {
@@ -11,83 +10,115 @@ static int64_t picture_size(const NvsRender *r) {
 static Status take_memory(NvsRender *r) {
     void *block;
     r->view = view_options_default(r->model.config.view_width, r->model.config.height);
-    TRY(mem_alloc(&block, r->inputs * picture_size(r), 1, "input views"));
-    r->pixels = block;
+    if (!r->loaded) {
+        TRY(mem_alloc(&block, r->inputs * picture_size(r), 1, "input views"));
+        r->pixels = block;
+    }
     TRY(mem_alloc(&block, r->count * picture_size(r), 1, "rendered views"));
     r->rendered = block;
-    TRY(mem_alloc(&block, r->inputs + r->count, sizeof(Camera), "cameras"));
+    TRY(mem_alloc(&block, r->count, sizeof(Camera), "cameras"));
     r->cameras = block;
     return STATUS_OK;
 }
 
-/* Cameras of the views to render: those of frames, or evenly along the input views. */
-static void place_cameras(NvsRender *r, const int64_t source[2]) {
-    const Scene *scene = scene_set_at(r->set, r->scene);
-    for (int64_t i = 0; i < r->count; i++) {
-        Camera *c = r->cameras + r->inputs + i;
-        if (r->frames) {
-            const ViewCamera v =
-                view_camera(&scene->frames[r->frames[i]], &r->view, source[0], source[1]);
-            *c = nvs_camera(&v);
-            continue;
-        }
-        const double at =
-            r->count > 1 ? (double)i * (double)(r->inputs - 1) / (double)(r->count - 1) : 0;
-        int64_t k = (int64_t)at;
-        if (k > r->inputs - 2) k = r->inputs - 2;
-        camera_between(&r->cameras[k], &r->cameras[k + 1], at - (double)k, c);
-    }
-}
-
-static Status load(NvsRender *r) {
-    int64_t first[2] = {0}, source[2];
+static Status load_inputs(NvsRender *r) {
+    int64_t source[2];
     ViewSample sample = {.scene = r->scene, .inputs = (int)r->inputs};
     for (int64_t i = 0; i < r->inputs; i++) {
         ViewCamera v;
         sample.frames[i] = r->input_frames[i];
         TRY(view_load(r->set, r->scene, sample.frames[i], &r->view, &r->scratch,
                       r->pixels + i * picture_size(r), &v, source));
-        if (i == 0) first[0] = source[0], first[1] = source[1];
-        TRY(view_same_size(r->set, &sample, (int)i, first, source));
-        r->cameras[i] = nvs_camera(&v);
+        if (i == 0) r->source[0] = source[0], r->source[1] = source[1];
+        TRY(view_same_size(r->set, &sample, (int)i, r->source, source));
+        r->input_cameras[i] = nvs_camera(&v);
     }
-    place_cameras(r, first);
-    const LactNvsConfig *c = &r->model.config;
-    return poses_normalise(r->cameras, r->inputs, r->inputs + r->count, (PoseRule)c->poses,
-                           c->pose_margin, NULL);
+    return STATUS_OK;
 }
 
-/* Input views write the fast weights; every camera then only reads them. */
-static Status render(NvsRender *r, LactViewer *viewer) {
-    TRY(lact_viewer_reconstruct(viewer, r->cameras, r->pixels));
+/* The cameras to render, in the world of the camera file. */
+static Status place_cameras(NvsRender *r) {
+    if (!r->frames && !r->listed)
+        return camera_path(&r->path, r->input_cameras, r->inputs, r->count, r->cameras);
     for (int64_t i = 0; i < r->count; i++) {
-        TRY(nvs_render_camera(&r->model, viewer, r->cameras + r->inputs + i,
+        const SceneFrame *f =
+            r->frames ? &scene_set_at(r->set, r->scene)->frames[r->frames[i]] : &r->listed[i];
+        /* A size that is not 1 x 1 is that of the picture itself. */
+        const bool own = f->width > 1 && f->height > 1;
+        const ViewCamera v =
+            view_camera(f, &r->view, own && r->listed ? (int64_t)f->width : r->source[0],
+                        own && r->listed ? (int64_t)f->height : r->source[1]);
+        r->cameras[i] = nvs_camera(&v);
+    }
+    return STATUS_OK;
+}
+
+/* Both into the model's frame; `inputs` receives the input cameras there. */
+static Status normalise(NvsRender *r, Camera *all) {
+    const LactNvsConfig *c = &r->model.config;
+    for (int64_t i = 0; i < r->inputs; i++) all[i] = r->input_cameras[i];
+    for (int64_t i = 0; i < r->count; i++) all[r->inputs + i] = r->cameras[i];
+    TRY(poses_normalise(all, r->inputs, r->inputs + r->count, (PoseRule)c->poses, c->pose_margin,
+                        &r->saved.frame));
+    for (int64_t i = 0; i < r->count; i++) r->cameras[i] = all[r->inputs + i];
+    return STATUS_OK;
+}
+
+/* A scene without values yet, in the frame of this call; `all` receives the cameras there. */
+static Status begin_scene(NvsRender *r, Camera *all) {
+    const LactNvsConfig *c = &r->model.config;
+    TRY(normalise(r, all));
+    r->saved.height = c->height;
+    r->saved.width = c->view_width;
+    r->saved.patch = c->patch;
+    snprintf(r->saved.variant, sizeof r->saved.variant, "%s", c->variant);
+    return lact_nvs_state_new(r->model.nvs, r->model.device, 1, &r->saved.fast);
+}
+
+/* Input views write the fast weights, unless they come from a file; every camera only reads them.
+ */
+static Status render(NvsRender *r, const Camera *inputs, LactViewer *viewer) {
+    if (!r->loaded) TRY(lact_viewer_reconstruct(viewer, inputs, r->pixels));
+    for (int64_t i = 0; i < r->count; i++) {
+        TRY(nvs_render_camera(&r->model, viewer, r->cameras + i,
                               r->rendered + i * picture_size(r)));
         progress_line(10, "%lld of %lld views", (long long)(i + 1), (long long)r->count);
     }
     return STATUS_OK;
 }
 
-Status nvs_render_run(NvsRender *r) {
+static Status run(NvsRender *r, Camera *all) {
     NvsModel *m = &r->model;
-    LactState *state;
-    LactViewer *viewer = NULL;
-    TRY(take_memory(r));
-    TRY(load(r));
-    TRY(lact_nvs_state_new(m->nvs, m->device, 1, &state));
-    Status s = lact_viewer_new(m->nvs, m->tape, state, r->inputs, &viewer);
-    if (s == STATUS_OK) s = render(r, viewer);
+    LactViewer *viewer;
+    TRY(place_cameras(r));
+    if (r->loaded)
+        pose_frame_apply(&r->saved.frame, r->cameras, r->count);
+    else
+        TRY(begin_scene(r, all));
+    TRY(lact_viewer_new(m->nvs, m->tape, r->saved.fast, r->inputs, &viewer));
+    Status s = render(r, all, viewer);
     progress_end();
     lact_viewer_free(viewer);
-    lact_state_free(state);
+    return s;
+}
+
+Status nvs_render_run(NvsRender *r) {
+    void *block;
+    TRY(take_memory(r));
+    if (!r->loaded) TRY(load_inputs(r));
+    TRY(mem_alloc(&block, r->inputs + r->count, sizeof(Camera), "cameras"));
+    Status s = run(r, block);
+    mem_free(block);
     return s;
 }
 
 void nvs_render_free(NvsRender *r) {
     if (r->set) scene_set_close(r->set);
+    if (r->saved.fast) lact_scene_free(&r->saved);
     nvs_model_close(&r->model);
     view_scratch_free(&r->scratch);
     mem_free(r->frames);
+    mem_free(r->listed);
     mem_free(r->pixels);
     mem_free(r->rendered);
     mem_free(r->cameras);

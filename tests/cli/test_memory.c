@@ -222,6 +222,24 @@ static void test_nvs_render(void **state) {
               "--input-views", "0,4", "--targets", "2", "--threads", "1", "-o", nvs_out, "--json");
 }
 
+/* A spiral as GIF with a page, the scene saved; then that scene once more at cameras of a file. */
+static void test_nvs_scene(void **state) {
+    (void)state;
+    char scene[300], cameras[300];
+    snprintf(scene, sizeof scene, "%s/scene.safetensors", folder);
+    snprintf(cameras, sizeof cameras, "%s/path.txt", folder);
+    FILE *f = fopen(cameras, "w");
+    assert_non_null(f);
+    fprintf(f, "0 0.9 1.2 0.5 0.5 0 0 1 0 0 0 0 1 0 0 0 0 1 0\n");
+    assert_int_equal(fclose(f), 0);
+    FAIL_EACH("nvs", "render", "--checkpoint", nvs_run, "--data-dir", rooms, "--split", "test",
+              "--input-views", "0,4", "--trajectory", "spiral", "--frames", "2", "--format", "gif",
+              "--html", "--save-scene", scene, "--threads", "1", "-o", nvs_out, "--json");
+    FAIL_EACH("nvs", "render", "--checkpoint", nvs_run, "--load-scene", scene, "--cameras", cameras,
+              "--format", "none", "--threads", "1", "-o", nvs_out);
+    assert_int_equal(remove(scene) | remove(cameras), 0);
+}
+
 static void test_export(void **state) {
     (void)state;
     FAIL_EACH("export", nvs_run, nvs_out, "--json");
@@ -268,9 +286,8 @@ int main(void) {
         cmocka_unit_test(test_data_synth), cmocka_unit_test(test_psnr),
     };
     const struct CMUnitTest nvs_tests[] = {
-        cmocka_unit_test(test_nvs_train),
-        cmocka_unit_test(test_nvs_eval),
-        cmocka_unit_test(test_nvs_render),
+        cmocka_unit_test(test_nvs_train),  cmocka_unit_test(test_nvs_eval),
+        cmocka_unit_test(test_nvs_render), cmocka_unit_test(test_nvs_scene),
         cmocka_unit_test(test_export),
     };
     const int failed = cmocka_run_group_tests(tests, set_up, tear_down);
