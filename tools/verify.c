@@ -106,6 +106,12 @@ static void merge(VerifyRow *row, const IdentityResult *r) {
     else
         row->result = *r;
     row->seen = true;
+    for (int i = 0; i < 2; i++) {
+        row->loss[i] += r->loss[i];
+        row->alignment[i] += r->alignment[i];
+    }
+    row->moved += r->moved;
+    row->count++;
 }
 
 static Status check_glu(const LayerView *l, VerifyRow *row) {
@@ -173,6 +179,34 @@ static Status check_layer(Verifier *v, int64_t i) {
     if (s == STATUS_OK) s = check_dwc(&l, &v->rows[2 * i + 1]);
     double *owned[] = {l.qkv, l.cat, l.w1, l.w2, l.w3, l.head};
     for (int j = 0; j < 6; j++) mem_free(owned[j]);
+    return s;
+}
+
+void verifier_trace(Verifier *v, bool on) {
+    for (int64_t i = 0; i < v->model->config.depth; i++)
+        v->model->vittt->blocks[i].mixer.trace = on ? &v->traces[i] : NULL;
+}
+
+void verifier_clear(Verifier *v) {
+    for (int64_t i = 0; i < 2 * v->model->config.depth; i++)
+        v->rows[i] = (VerifyRow){.layer = v->rows[i].layer, .branch = v->rows[i].branch};
+}
+
+Status verifier_values(const Verifier *v, int64_t layer, int kind, double **out, int64_t *rows,
+                       int64_t *width) {
+    const VitttMixer *m = &v->model->vittt->blocks[layer].mixer;
+    const int64_t c = m->width, d = c / m->heads;
+    const Var *from = kind == 3 ? v->traces[layer].cat : v->traces[layer].qkv;
+    const int64_t tokens = from->value.shape[1], all = from->value.shape[2];
+    double *packed = NULL;
+    TRY(pull(v->model->device, from->value, &packed));
+    const Status s = mem_alloc((void **)out, tokens * c, sizeof **out, "a layer's values");
+    for (int64_t t = 0; s == STATUS_OK && t < tokens; t++)
+        memcpy(*out + t * c, packed + t * all + (kind == 3 ? 0 : kind * c),
+               (size_t)c * sizeof **out);
+    mem_free(packed);
+    *rows = tokens * m->heads;
+    *width = d;
     return s;
 }
 

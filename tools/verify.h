@@ -9,8 +9,10 @@
 typedef struct VerifyRow {
     int64_t layer;
     const char *branch;
-    IdentityResult result;
+    IdentityResult result; /* losses, alignment and moved: of the last head */
     bool seen;
+    double loss[2], alignment[2], moved; /* sums over heads and inputs */
+    int64_t count;
 } VerifyRow;
 
 typedef struct VerifyLimits {
@@ -22,6 +24,14 @@ typedef struct VerifyLimits {
 typedef struct Verifier Verifier;
 Status verifier_open(Model *m, Verifier **out);
 Status verifier_picture(Verifier *v, const uint8_t *pixels);
+/* Whether passes keep what layers see (they do from the beginning). */
+void verifier_trace(Verifier *v, bool on);
+/* Forgets what was seen. */
+void verifier_clear(Verifier *v);
+/* What a layer's GLU branch saw in the last picture: queries, keys or values (kind 0, 1, 2), or its
+ * output (3), as rows [tokens * heads, d] of doubles (mem_free). */
+Status verifier_values(const Verifier *v, int64_t layer, int kind, double **out, int64_t *rows,
+                       int64_t *width);
 void verifier_close(Verifier *v);
 const VerifyRow *verifier_rows(const Verifier *v, int64_t *count);
 

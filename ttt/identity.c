@@ -95,6 +95,25 @@ static void gate(const GluWork *w, double *out, const double *y1, const double *
         out[i] = w->gated ? y1[i] * dense_silu(y2[i]) : y1[i];
 }
 
+/* Inner loss and alignment of the weights that the keys meet (fastweight.md 10.1). */
+static void inner_loss(GluWork *w, int which, IdentityResult *r) {
+    const IdentityGlu *in = w->in;
+    const int64_t n = in->tokens, d = in->width;
+    dense_product(w->z1, in->k, false, w->w1, false, n, d, d, 1);
+    dense_product(w->z2, in->k, false, w->w2, false, n, d, d, 1);
+    gate(w, w->wrong, w->z1, w->z2);
+    double sum = 0, aligned = 0;
+    for (int64_t t = 0; t < n; t++) {
+        double dot = 0;
+        for (int64_t i = 0; i < d; i++) dot += w->wrong[t * d + i] * in->v[t * d + i];
+        const double size = dense_norm(w->wrong + t * d, d) * dense_norm(in->v + t * d, d);
+        sum -= w->rate * dot;
+        aligned -= size > 0 ? dot / size / (double)n : 0;
+    }
+    r->loss[which] = sum;
+    r->alignment[which] = aligned;
+}
+
 static void glu_controls(GluWork *w, IdentityResult *r) {
     const IdentityGlu *in = w->in;
     const int64_t n = in->tokens, d = in->width;
@@ -115,11 +134,15 @@ static void glu_run(GluWork *w, IdentityResult *r) {
     const int64_t n = in->tokens, d = in->width, steps = in->variant.steps;
     memcpy(w->w1, in->w1, (size_t)(d * d) * sizeof *w->w1);
     memcpy(w->w2, in->w2, (size_t)(d * d) * sizeof *w->w2);
+    inner_loss(w, 0, r);
     for (int64_t s = 0; s < (steps > 1 ? steps : 1); s++) {
         key_terms(w);
         glu_event(w, w->p1, w->w1, w->v1);
         if (w->both) glu_event(w, w->p2, w->w2, w->v2);
     }
+    inner_loss(w, 1, r);
+    for (int64_t i = 0; i < d * d; i++) w->g[i] = w->w1[i] - in->w1[i];
+    r->moved = dense_norm(w->g, d * d) / fmax(dense_norm(in->w1, d * d), 1e-300);
     /* The layer: reads of the written states. */
     dense_product(w->y1, in->q, false, w->w1, false, n, d, d, 1);
     dense_product(w->y2, in->q, false, w->w2, false, n, d, d, 1);

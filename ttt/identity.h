@@ -26,6 +26,9 @@ typedef struct IdentityResult {
     double most;   /* largest absolute difference of production output and attention form */
     double cosine; /* of the two */
     double start;  /* |q S0| / |o|: the share of what was not written */
+    /* GLU branch: the inner loss, -sum <f(k), v> / (3N), and the mean of -cos(f(k), v), before the
+     * first and after the last inner step; |W1' - W1| / |W1|. */
+    double loss[2], alignment[2], moved;
     int controls;
     IdentityControl control[IDENTITY_CONTROLS];
 } IdentityResult;

@@ -1,0 +1,118 @@
+#include "tools/plot.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { WIDTH = 640, HEIGHT = 420, LEFT = 80, RIGHT = 16, TOP = 30, BOTTOM = 44 };
+
+static const Color colors[] = {{31, 119, 180}, {214, 39, 40},   {44, 160, 44},
+                               {255, 127, 14}, {148, 103, 189}, {23, 190, 207}};
+enum { COLORS = sizeof colors / sizeof *colors };
+static const Color ink = {40, 40, 40}, faint = {210, 210, 210};
+
+typedef struct Range {
+    double low, high;
+} Range;
+
+typedef struct Plot {
+    Image canvas;
+    Range x, y;
+} Plot;
+
+static void dot(Plot *p, int64_t x, int64_t y, Color c) {
+    if (x < 0 || y < 0 || x >= p->canvas.width || y >= p->canvas.height) return;
+    uint8_t *to = p->canvas.pixels + (y * p->canvas.width + x) * 3;
+    to[0] = c.red;
+    to[1] = c.green;
+    to[2] = c.blue;
+}
+
+static void square(Plot *p, double x, double y, int half, Color c) {
+    for (int dy = -half; dy <= half; dy++)
+        for (int dx = -half; dx <= half; dx++) dot(p, lround(x) + dx, lround(y) + dy, c);
+}
+
+static void line(Plot *p, double x0, double y0, double x1, double y1, Color c) {
+    const int64_t steps = (int64_t)fmax(fabs(x1 - x0), fabs(y1 - y0)) + 1;
+    for (int64_t i = 0; i <= steps; i++) {
+        const double t = (double)i / (double)steps;
+        dot(p, lround(x0 + t * (x1 - x0)), lround(y0 + t * (y1 - y0)), c);
+    }
+}
+
+static double place(Range r, double value, double from, double to) {
+    return from + (value - r.low) / (r.high - r.low) * (to - from);
+}
+static double place_x(const Plot *p, double x) {
+    return place(p->x, x, LEFT, WIDTH - RIGHT);
+}
+static double place_y(const Plot *p, double y) {
+    return place(p->y, y, HEIGHT - BOTTOM, TOP);
+}
+
+static void widen(Range *r, double v) {
+    if (!isfinite(v)) return;
+    r->low = fmin(r->low, v);
+    r->high = fmax(r->high, v);
+}
+
+/* Some room at both ends, also where all values are one. */
+static void finish_range(Range *r) {
+    if (!(r->low <= r->high)) *r = (Range){0, 1};
+    const double room = r->high > r->low ? 0.04 * (r->high - r->low) : fmax(fabs(r->low), 1) * 0.1;
+    r->low -= room;
+    r->high += room;
+}
+
+static void axes(Plot *p, const char *title, const char *x_name) {
+    char text[32];
+    for (int i = 0; i <= 4; i++) {
+        const double x = p->x.low + i / 4.0 * (p->x.high - p->x.low);
+        const double y = p->y.low + i / 4.0 * (p->y.high - p->y.low);
+        line(p, place_x(p, x), TOP, place_x(p, x), HEIGHT - BOTTOM, faint);
+        line(p, LEFT, place_y(p, y), WIDTH - RIGHT, place_y(p, y), faint);
+        snprintf(text, sizeof text, "%.4g", x);
+        canvas_text(&p->canvas, lround(place_x(p, x)) - canvas_text_width(text, 1) / 2,
+                    HEIGHT - BOTTOM + 6, 1, ink, text);
+        snprintf(text, sizeof text, "%.4g", y);
+        canvas_text(&p->canvas, LEFT - 6 - canvas_text_width(text, 1), lround(place_y(p, y)) - 4, 1,
+                    ink, text);
+    }
+    line(p, LEFT, TOP, LEFT, HEIGHT - BOTTOM, ink);
+    line(p, LEFT, HEIGHT - BOTTOM, WIDTH - RIGHT, HEIGHT - BOTTOM, ink);
+    canvas_text(&p->canvas, LEFT, 8, 2, ink, title);
+    canvas_text(&p->canvas, (LEFT + WIDTH - RIGHT - canvas_text_width(x_name, 1)) / 2, HEIGHT - 20,
+                1, ink, x_name);
+}
+
+static void draw(Plot *p, const PlotSeries *s, Color c, bool points) {
+    for (int64_t i = 0; i < s->count; i++) {
+        if (!isfinite(s->x[i]) || !isfinite(s->y[i])) continue;
+        const double x = place_x(p, s->x[i]), y = place_y(p, s->y[i]);
+        square(p, x, y, points ? 1 : 2, c);
+        if (points || i == 0 || !isfinite(s->y[i - 1])) continue;
+        line(p, place_x(p, s->x[i - 1]), place_y(p, s->y[i - 1]), x, y, c);
+    }
+}
+
+Status plot_write(const char *path, const char *title, const char *x_name, const PlotSeries *series,
+                  int count, bool points) {
+    Plot p = {.x = {INFINITY, -INFINITY}, .y = {INFINITY, -INFINITY}};
+    for (int s = 0; s < count; s++)
+        for (int64_t i = 0; i < series[s].count; i++) {
+            widen(&p.x, series[s].x[i]);
+            widen(&p.y, series[s].y[i]);
+        }
+    finish_range(&p.x);
+    finish_range(&p.y);
+    TRY(canvas_new(WIDTH, HEIGHT, (Color){255, 255, 255}, &p.canvas));
+    axes(&p, title, x_name);
+    for (int s = 0; s < count; s++) {
+        const Color c = colors[s % COLORS];
+        draw(&p, &series[s], c, points);
+        canvas_text(&p.canvas, WIDTH - RIGHT - 160, TOP + 6 + 12 * s, 1, c, series[s].name);
+    }
+    const Status s = image_write_png(path, &p.canvas);
+    image_free(&p.canvas);
+    return s;
+}
