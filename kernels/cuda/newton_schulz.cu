@@ -53,10 +53,10 @@ static __device__ float block_total(float x) {
     return total;
 }
 
-/* partial[matrix][slice] of <x, y>. */
+/* partial[matrix][slice] of <x, y>; copy (optional) = x, rounded. */
 template <typename TX, typename TY, int V>
-__global__ void __launch_bounds__(THREADS)
-    slices_kernel(float *partial, const TX *x, const TY *y, int64_t count, int64_t slice) {
+__global__ void __launch_bounds__(THREADS) slices_kernel(float *partial, const TX *x, const TY *y,
+                                                         bf16 *copy, int64_t count, int64_t slice) {
     const int64_t base = blockIdx.y * count, first = blockIdx.x * slice;
     const int64_t end = min(first + slice, count);
     float sum = 0;
@@ -66,6 +66,7 @@ __global__ void __launch_bounds__(THREADS)
         pack_load<TY, V>(b, y + base + i);
 #pragma unroll
         for (int j = 0; j < V; j++) sum += a[j] * b[j];
+        if (copy) pack_store<bf16, V>(copy + base + i, a);
     }
     const float total = block_total(sum);
     if (threadIdx.x == 0) partial[blockIdx.y * gridDim.x + blockIdx.x] = total;
@@ -79,24 +80,25 @@ __global__ void total_kernel(float *out, const float *partial, int slices, int64
     out[g] = root ? sqrtf(sum) : sum;
 }
 
-/* out[g] = <x_g, y_g>, or its root. */
-static Status inner_products(const Round *m, float *out, Tensor x, Tensor y, bool root) {
+/* out[g] = <x_g, y_g>, or its root; copy as in slices_kernel. */
+static Status inner_products(const Round *m, float *out, Tensor x, Tensor y, bf16 *copy,
+                             bool root) {
     const int64_t count = elements(m);
     const int slices = (int)smaller(ceil_div(count, SLICE), SLICES);
     const int64_t slice = ceil_div(ceil_div(count, slices), 4) * 4;
     const dim3 grid((unsigned)slices, (unsigned)m->n);
     float *partial;
     TRY(scratch_take(m->d, sizeof(float) * slices * m->n, (void **)&partial));
-    const int V = width_of(count, x.data, y.data, NULL);
+    const int V = width_of(count, x.data, y.data, copy);
     WITH_ACT("newton_schulz", x.dtype, TX, WITH_ACT("newton_schulz", y.dtype, TY, {
                  const TX *a = (const TX *)x.data;
                  const TY *b = (const TY *)y.data;
                  if (V == 4)
                      slices_kernel<TX, TY, 4>
-                         <<<grid, THREADS, 0, stream_of(m->d)>>>(partial, a, b, count, slice);
+                         <<<grid, THREADS, 0, stream_of(m->d)>>>(partial, a, b, copy, count, slice);
                  else
                      slices_kernel<TX, TY, 1>
-                         <<<grid, THREADS, 0, stream_of(m->d)>>>(partial, a, b, count, slice);
+                         <<<grid, THREADS, 0, stream_of(m->d)>>>(partial, a, b, copy, count, slice);
              }));
     TRY(launched("newton_schulz"));
     total_kernel<<<(unsigned)ceil_div(m->n, 128), 128, 0, stream_of(m->d)>>>(out, partial, slices,
@@ -220,7 +222,7 @@ static Status norm_backward(const Round *m, Grad dg, const float *dx, Tensor g,
     const dim3 grid = flat_grid(count, V, m->n);
     float *dots;
     TRY(scratch_take(m->d, sizeof(float) * m->n, (void **)&dots));
-    TRY(inner_products(m, dots, g, tensor_of((void *)dx, DTYPE_F32, 3, g.shape), false));
+    TRY(inner_products(m, dots, g, tensor_of((void *)dx, DTYPE_F32, 3, g.shape), NULL, false));
     WITH_ACT(
         "newton_schulz_backward", dg.t.dtype, TD, WITH_ACT("newton_schulz_backward", g.dtype, TG, {
             TD *to = (TD *)dg.t.data;
@@ -266,19 +268,46 @@ static int64_t round_size(Tensor g, int64_t words) {
     return smaller(g.shape[0], most > 1 ? most : 1);
 }
 
+__global__ void rates_kernel(float *rates, const float *norms, int64_t n) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) rates[i] = 1.0f / (norms[i] + OFFSET);
+}
+
+/* The operand X of an iteration from g, and the norms unless they are `known`. A chain multiplies
+ * by the rates itself, so that BF16 matrices that lie right are taken as they are. */
+static Status start(const Round *m, Iteration *it, Tensor g, float *norms, bool known, Tensor *x) {
+    const bool tall = m->rows > m->columns, chain = chain_fits(it);
+    const bool as_is = chain && !tall && g.dtype == DTYPE_BF16 && is_aligned(g.data, 16);
+    const bool copied = chain && !tall && !as_is && !known;
+    *x = g;
+    if (!as_is) TRY(take(m->d, it->type, m->n, it->r, it->c, x));
+    if (!known) TRY(inner_products(m, norms, g, g, copied ? (bf16 *)x->data : NULL, true));
+    if (!as_is && !copied) TRY(place(m->d, *x, g, chain ? NULL : norms, tall));
+    if (!chain) return STATUS_OK;
+    float *rates;
+    TRY(scratch_take(m->d, sizeof(float) * m->n, (void **)&rates));
+    rates_kernel<<<(unsigned)ceil_div(m->n, 128), 128, 0, stream_of(m->d)>>>(rates, norms, m->n);
+    it->rates = rates;
+    return launched("newton_schulz");
+}
+
 static Status forward_round(const Round *m, Tensor u, float *norms, Tensor g,
                             const NewtonSchulz *s) {
-    const Iteration it = iteration_of(m, s);
+    Iteration it = iteration_of(m, s);
     const bool tall = m->rows > m->columns;
-    TRY(inner_products(m, norms, g, g, true));
-    if (s->steps == 0) return place(m->d, u, g, norms, false);
+    if (s->steps == 0) {
+        TRY(inner_products(m, norms, g, g, NULL, true));
+        return place(m->d, u, g, norms, false);
+    }
     Tensor x, result = u;
-    TRY(take(m->d, it.type, m->n, it.r, it.c, &x));
-    TRY(place(m->d, x, g, norms, tall));
+    TRY(start(m, &it, g, norms, false, &x));
     const DType type = it.type == DTYPE_F32 ? DTYPE_F32 : u.dtype;
     if (tall || type != u.dtype || !is_aligned(u.data, 16))
         TRY(take(m->d, type, m->n, it.r, it.c, &result));
-    TRY((chain_fits(&it) ? iterate_chain : iterate_blas)(&it, result.data, result.dtype, x.data));
+    if (it.rates)
+        TRY(iterate_chain(&it, result.data, result.dtype, x.data));
+    else
+        TRY(iterate_blas(&it, result.data, result.dtype, x.data));
     return result.data == u.data ? STATUS_OK : place(m->d, u, result, NULL, tall);
 }
 
@@ -296,22 +325,25 @@ extern "C" Status newton_schulz_cuda(Device *d, Tensor u, Tensor norms, Tensor g
     return status;
 }
 
-static Status backward_round(const Round *m, Grad dg, Tensor du, Tensor g, const float *norms,
+static Status backward_round(const Round *m, Grad dg, Tensor du, Tensor g, float *norms,
                              const NewtonSchulz *s) {
-    const Iteration it = iteration_of(m, s);
+    Iteration it = iteration_of(m, s);
     const bool tall = m->rows > m->columns;
-    Tensor x, dx, dx0, turned;
+    Tensor x, dx = du, dx0, turned;
     TRY(take(m->d, DTYPE_F32, m->n, it.r, it.c, &dx0));
     if (s->steps == 0) {
         TRY(place(m->d, dx0, du, NULL, false));
         return norm_backward(m, dg, (float *)dx0.data, g, norms);
     }
-    TRY(take(m->d, it.type, m->n, it.r, it.c, &x));
-    TRY(take(m->d, it.type, m->n, it.r, it.c, &dx));
-    TRY(place(m->d, x, g, norms, tall));
-    TRY(place(m->d, dx, du, NULL, tall));
-    TRY((chain_fits(&it) ? iterate_chain_backward : iterate_blas_backward)(&it, (float *)dx0.data,
-                                                                           dx.data, x.data));
+    TRY(start(m, &it, g, norms, true, &x));
+    if (!it.rates || tall || du.dtype != DTYPE_BF16 || !is_aligned(du.data, 16)) {
+        TRY(take(m->d, it.type, m->n, it.r, it.c, &dx));
+        TRY(place(m->d, dx, du, NULL, tall));
+    }
+    if (it.rates)
+        TRY(iterate_chain_backward(&it, (float *)dx0.data, dx.data, x.data));
+    else
+        TRY(iterate_blas_backward(&it, (float *)dx0.data, dx.data, x.data));
     if (!tall) return norm_backward(m, dg, (float *)dx0.data, g, norms);
     TRY(take(m->d, DTYPE_F32, m->n, it.c, it.r, &turned));
     TRY(place(m->d, turned, dx0, NULL, true));
@@ -322,13 +354,13 @@ extern "C" Status newton_schulz_backward_cuda(Device *d, Grad dg, Tensor du, Ten
                                               NewtonSchulz s) {
     if (tensor_is_none(dg.t)) return STATUS_OK;
     /* BF16: X, A and B' of each step, half a word each, and what both ways need besides */
-    const int64_t size = round_size(g, s.bf16 ? 6 + 3 * s.steps / 2 : 10 + s.steps);
+    const int64_t size = round_size(g, s.bf16 ? 7 + 3 * s.steps / 2 : 10 + s.steps);
     Status status = STATUS_OK;
     for (int64_t i = 0; i < g.shape[0] && status == STATUS_OK; i += size) {
         const Round m = {d, smaller(size, g.shape[0] - i), g.shape[1], g.shape[2]};
         const Grad part = {part_of(dg.t, i, m.n), dg.add};
         status = backward_round(&m, part, part_of(du, i, m.n), part_of(g, i, m.n),
-                                (const float *)norms.data + i, &s);
+                                (float *)norms.data + i, &s);
         scratch_done(d);
     }
     return status;

@@ -12,6 +12,7 @@ typedef struct Iteration {
     int64_t n, r, c;
     DType type;
     const NewtonSchulz *s; /* at least one step */
+    const float *rates;    /* of a chain: x is still to be multiplied by it, matrix by matrix */
 } Iteration;
 
 /* y[n,r,r] = p + b s + a I; p F32, s and y of the iteration's type. */
@@ -23,9 +24,10 @@ Status iterate_blas(const Iteration *it, void *u, DType type, void *x);
 /* dx0 (F32) = the gradient at x from dx at the end; neither is kept. */
 Status iterate_blas_backward(const Iteration *it, float *dx0, void *dx, void *x);
 
-/* With one kernel of our own (Hopper, BF16): the same two, and whether it suits. */
+/* With one kernel of our own (Hopper, BF16): the same two, and whether it suits. x and dx are kept
+ * and may be the caller's own tensors. */
 bool chain_fits(const Iteration *it);
-Status iterate_chain(const Iteration *it, void *u, DType type, void *x);
-Status iterate_chain_backward(const Iteration *it, float *dx0, void *dx, void *x);
+Status iterate_chain(const Iteration *it, void *u, DType type, const void *x);
+Status iterate_chain_backward(const Iteration *it, float *dx0, const void *dx, const void *x);
 
 #endif

@@ -26,7 +26,7 @@
 #define THREADS     384
 #define SHARED      (STAGES * STAGE_BYTES + 2 * STAGE_BYTES + 1024 + 128)
 
-#define MAPS   (3 * NEWTON_SCHULZ_MOST + 4)
+#define MAPS   (3 * NEWTON_SCHULZ_MOST + 5)
 #define PHASES (6 * NEWTON_SCHULZ_MOST)
 #define COVERS 136 /* sets of a symmetric result of at most 2048 rows */
 #define NOBODY 255 /* in a cover */
@@ -41,6 +41,7 @@ typedef struct Phase {
     int columns, across; /* of the result, in elements and tiles */
     int tiles, sets;     /* of one matrix; a set is what the blocks of a cluster do together */
     float alpha, beta, gamma;
+    int power; /* of the matrix's rate, by which all three are multiplied */
     const bf16 *s;
     float *wide; /* F32 result in the place of `out` */
 } Phase;
@@ -52,6 +53,7 @@ typedef struct Chain {
     int group; /* matrices that go through all phases together */
     int sets_each, sets;
     int *done;                /* [phases][n]: finished tiles */
+    const float *rates;       /* [n] */
     uint8_t cover[COVERS][4]; /* of symmetric results: own tile row of each block, tile column */
 } Chain;
 
@@ -236,11 +238,15 @@ static __device__ __forceinline__ void tile_multiply(float (&sum)[2][64], const 
 /* Accumulators 4 j + 2 e and the next one of half h are row 64 h + 16 warp + 8 e + lane / 4 and
  * columns 8 j + 2 (lane % 4) and the next one. */
 
-/* sum <- alpha sum + beta s + gamma I. What lies beyond the matrix is left as it is. */
+/* sum <- rate^power (alpha sum + beta s + gamma I). What lies beyond the matrix is left as it is.
+ */
 static __device__ __forceinline__ void tile_combine(float (&sum)[2][64], const Chain &c,
                                                     const Phase &p, const Spot &s) {
     const int lane = threadIdx.x & 31, first = threadIdx.x / 32 % 4 * 16 + lane / 4;
     const int right = lane % 4 * 2;
+    float rate = p.power > 0 ? c.rates[s.matrix] : 1.0f;
+    if (p.power == 2) rate *= rate;
+    const float alpha = rate * p.alpha, beta = rate * p.beta, gamma = rate * p.gamma;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
 #pragma unroll
@@ -255,10 +261,10 @@ static __device__ __forceinline__ void tile_combine(float (&sum)[2][64], const C
                     pair = __ldcg((const unsigned *)(p.s +
                                                      ((int64_t)s.matrix * c.r + row) * p.columns +
                                                      column));
-                v[0] = p.alpha * v[0] + p.beta * low_of(pair);
-                v[1] = p.alpha * v[1] + p.beta * high_of(pair);
-                if (row == column) v[0] += p.gamma;
-                if (row == column + 1) v[1] += p.gamma;
+                v[0] = alpha * v[0] + beta * low_of(pair);
+                v[1] = alpha * v[1] + beta * high_of(pair);
+                if (row == column) v[0] += gamma;
+                if (row == column + 1) v[1] += gamma;
             }
         }
     }
@@ -414,10 +420,10 @@ __global__ void __launch_bounds__(THREADS, 1) chain_kernel(const __grid_constant
     const Ring r = ring_init<CLUSTER>(shared_address(memory));
     const int role = threadIdx.x / 128, rank = CLUSTER == 1 ? 0 : cluster_rank();
     if (role == 0) {
-        registers_down<40>();
+        registers_down<56>();
         if (threadIdx.x == 0) copier_run<CLUSTER>(r, c, rank);
     } else {
-        registers_up<232>();
+        registers_up<224>();
         maker_run<CLUSTER>(r, c, rank, role - 1);
     }
     __syncwarp();
@@ -465,10 +471,10 @@ typedef struct Plan {
 } Plan;
 
 /* The number of a map of n matrices [r, columns], at p or in scratch. */
-static Status plan_matrix(Plan *plan, void *p, int64_t columns, int *number) {
+static Status plan_matrix(Plan *plan, const void *p, int64_t columns, int *number) {
     const Iteration *it = plan->it;
     const int64_t rows = it->n * it->r;
-    if (!p) TRY(scratch_take(it->d, sizeof(bf16) * rows * columns, &p));
+    if (!p) TRY(scratch_take(it->d, sizeof(bf16) * rows * columns, (void **)&p));
     *number = plan->maps++;
     plan->memory[*number] = (const bf16 *)p;
     return map_boxes(&plan->c->map[*number], p, rows, columns);
@@ -504,9 +510,15 @@ static void plan_add(Plan *plan, Phase *p, int s, float beta, float gamma) {
     p->gamma = gamma;
 }
 
-/* A = XX', B' = aI + bA + cAA. */
-static void plan_polynomial(Plan *plan, int a, int b, int x, const float *triple) {
-    plan_phase(plan, a, x, x, plan->it->c, true);
+/* The power of the rate that a product with X of step k lacks. */
+static int power_of(const Plan *plan, int k, int power) {
+    return k == 0 && plan->it->rates ? power : 0;
+}
+
+/* A = XX', B' = aI + bA + cAA of step k. */
+static void plan_polynomial(Plan *plan, int a, int b, int x, int k) {
+    const float *triple = plan->it->s->triple[k];
+    plan_phase(plan, a, x, x, plan->it->c, true)->power = power_of(plan, k, 2);
     Phase *p = plan_phase(plan, b, a, a, plan->it->r, true);
     p->alpha = triple[2];
     plan_add(plan, p, a, triple[1], triple[0]);
@@ -615,24 +627,23 @@ static void plan_init(Plan *plan, Chain *c, const Iteration *it) {
     plan->c = c;
     plan->cluster = choice().cluster;
     c->n = (int)it->n, c->r = (int)it->r;
+    c->rates = it->rates;
     cover_make(plan);
 }
 
-Status iterate_chain(const Iteration *it, void *u, DType type, void *x) {
+Status iterate_chain(const Iteration *it, void *u, DType type, const void *x) {
     Chain c;
     Plan plan;
-    int from, to, a, b, last;
+    int from, spare[2], a, b, last;
     plan_init(&plan, &c, it);
     TRY(plan_matrix(&plan, x, it->c, &from));
-    TRY(plan_matrix(&plan, NULL, it->c, &to));
+    for (int i = 0; i < 2; i++) TRY(plan_matrix(&plan, NULL, it->c, &spare[i]));
     TRY(plan_matrix(&plan, NULL, it->r, &a));
     TRY(plan_matrix(&plan, NULL, it->r, &b));
     for (int k = 0; k < it->s->steps; k++) {
-        plan_polynomial(&plan, a, b, from, it->s->triple[k]);
-        plan_phase(&plan, to, b, from, it->r, false);
-        const int old = from;
-        from = to;
-        to = old;
+        plan_polynomial(&plan, a, b, from, k);
+        plan_phase(&plan, spare[k % 2], b, from, it->r, false)->power = power_of(&plan, k, 1);
+        from = spare[k % 2];
     }
     Phase *end = &c.phase[c.phases - 1];
     if (type == DTYPE_F32) {
@@ -646,10 +657,11 @@ Status iterate_chain(const Iteration *it, void *u, DType type, void *x) {
 
 /* Numbers of the maps of a backward. */
 typedef struct Kept {
-    int x[NEWTON_SCHULZ_MOST], a[NEWTON_SCHULZ_MOST], b[NEWTON_SCHULZ_MOST], h, q, d[2];
+    int x[NEWTON_SCHULZ_MOST], a[NEWTON_SCHULZ_MOST], b[NEWTON_SCHULZ_MOST], h, q;
+    int d[3]; /* the gradient at the end, and two that take turns */
 } Kept;
 
-static Status keep(Plan *plan, Kept *m, void *dx, void *x) {
+static Status keep(Plan *plan, Kept *m, const void *dx, const void *x) {
     const int64_t r = plan->it->r, c = plan->it->c;
     for (int k = 0; k < plan->it->s->steps; k++) {
         TRY(plan_matrix(plan, k == 0 ? x : NULL, c, &m->x[k]));
@@ -659,39 +671,46 @@ static Status keep(Plan *plan, Kept *m, void *dx, void *x) {
     TRY(plan_matrix(plan, NULL, r, &m->h));
     TRY(plan_matrix(plan, NULL, r, &m->q));
     TRY(plan_matrix(plan, dx, c, &m->d[0]));
-    return plan_matrix(plan, NULL, c, &m->d[1]);
+    TRY(plan_matrix(plan, NULL, c, &m->d[1]));
+    return plan_matrix(plan, NULL, c, &m->d[2]);
 }
 
-/* dX in d[to] from dX in d[1 - to]. */
-static Phase *plan_step_back(Plan *plan, const Kept *m, int k, int to) {
-    const int x = m->x[k], d = m->d[1 - to];
+/* dX before step k in `to` from dX after it in `d`. */
+static Phase *plan_step_back(Plan *plan, const Kept *m, int k, int d, int to) {
+    const int x = m->x[k];
     const float *triple = plan->it->s->triple[k];
     Phase *p = plan_phase(plan, m->h, d, x, plan->it->c, true);
     phase_second(p, x, d);
+    p->power = power_of(plan, k, 1);
     p = plan_phase(plan, m->q, m->h, m->a[k], plan->it->r, true);
     phase_second(p, m->a[k], m->h);
     p->alpha = triple[2];
     plan_add(plan, p, m->h, triple[1], 0.0f);
-    p = plan_phase(plan, m->d[to], m->b[k], d, plan->it->r, false);
+    p->power = power_of(plan, k, 1); /* Q is multiplied by X alone */
+    p = plan_phase(plan, to, m->b[k], d, plan->it->r, false);
     phase_second(p, m->q, x);
     return p;
 }
 
-Status iterate_chain_backward(const Iteration *it, float *dx0, void *dx, void *x) {
+Status iterate_chain_backward(const Iteration *it, float *dx0, const void *dx, const void *x) {
     Chain c;
     Plan plan;
     Kept m;
     const int steps = it->s->steps;
-    int to = 1;
     plan_init(&plan, &c, it);
     TRY(keep(&plan, &m, dx, x));
     for (int k = 0; k < steps; k++) {
-        plan_polynomial(&plan, m.a[k], m.b[k], m.x[k], it->s->triple[k]);
-        if (k + 1 < steps) plan_phase(&plan, m.x[k + 1], m.b[k], m.x[k], it->r, false);
+        plan_polynomial(&plan, m.a[k], m.b[k], m.x[k], k);
+        if (k + 1 < steps)
+            plan_phase(&plan, m.x[k + 1], m.b[k], m.x[k], it->r, false)->power =
+                power_of(&plan, k, 1);
     }
-    for (int k = steps - 1; k >= 0; k--, to ^= 1) {
-        Phase *p = plan_step_back(&plan, &m, k, to);
+    int from = m.d[0];
+    for (int k = steps - 1; k >= 0; k--) {
+        const int to = m.d[1 + k % 2];
+        Phase *p = plan_step_back(&plan, &m, k, from, to);
         if (k == 0) p->wide = dx0;
+        from = to;
     }
     return plan_run(&plan);
 }
