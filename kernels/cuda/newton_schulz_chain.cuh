@@ -1,0 +1,59 @@
+/* All products of a Newton-Schulz iteration in one kernel (Hopper, BF16 operands, F32 sums).
+ *
+ * A phase is one product of every matrix, result = alpha (sum of one or two terms a b) + beta s +
+ * gamma I, cut into tiles of 128 x 128. Symmetric results are computed on and below the diagonal
+ * and written twice. The tiles of all phases form one list, which persistent blocks go through with
+ * equal strides, so there is no gap between products; a tile waits until the phase before has
+ * finished its matrix. Waiting points backwards in the list and every block is resident: it ends.
+ *
+ * A block is three warpgroups: one thread streams operands through a ring in shared memory, and two
+ * makers take turns, so that one multiplies while the other rounds and writes its tile.
+ *
+ * Step forward:  A = XX';  B' = aI + bA + cAA;  X <- B'X.
+ * Step backward: H = dX X' + X dX';  Q = bH + c(HA + AH);  dX <- B'dX + QX.
+ */
+#ifndef TTV_KERNELS_CUDA_NEWTON_SCHULZ_CHAIN_CUH
+#define TTV_KERNELS_CUDA_NEWTON_SCHULZ_CHAIN_CUH
+
+#include <cuda.h>
+
+#include "kernels/cuda/newton_schulz.cuh"
+
+#define TILE 128
+#define BOX  64 /* rows and columns of what the copy engine moves at a time */
+
+#define MAPS   (3 * NEWTON_SCHULZ_MOST + 5)
+#define PHASES (6 * NEWTON_SCHULZ_MOST)
+#define COVERS 136 /* sets of a symmetric result of at most 2048 rows */
+#define NOBODY 255 /* in a cover */
+
+/* a, b, out: numbers of matrices' maps. */
+typedef struct Phase {
+    uint8_t a[2], b[2];
+    uint8_t out, terms;
+    bool turned;         /* b lies as [k, n], not as [n, k] */
+    bool symmetric;      /* tiles on and below the diagonal, each written twice */
+    int depth;           /* of one term */
+    int columns, across; /* of the result, in elements and tiles */
+    int tiles, sets;     /* of one matrix; a set is what the blocks of a cluster do together */
+    float alpha, beta, gamma;
+    int power; /* of the matrix's rate, by which all three are multiplied */
+    const bf16 *s;
+    float *wide; /* F32 result in the place of `out` */
+} Phase;
+
+typedef struct Chain {
+    CUtensorMap map[MAPS];
+    Phase phase[PHASES];
+    int phases, n, r;
+    int group; /* matrices that go through all phases together */
+    int sets_each, sets;
+    int *done;                /* [phases][n]: finished tiles */
+    const float *rates;       /* [n] */
+    uint8_t cover[COVERS][4]; /* of symmetric results: own tile row of each block, tile column */
+} Chain;
+
+/* Runs it in clusters of 1 or 2 blocks, for which `cover` was made. */
+Status chain_launch(Device *d, const Chain *c, int cluster);
+
+#endif
