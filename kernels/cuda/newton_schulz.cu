@@ -180,20 +180,17 @@ static Status place(Device *d, Tensor y, Tensor x, const float *norms, bool turn
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
-    polynomial_kernel(T *y, const float *p, const T *s, int64_t r, float a, float b) {
-    const int64_t base = blockIdx.y * r * r, step = (int64_t)gridDim.x * THREADS;
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < r * r; i += step) {
-        const float v = p[base + i] + b * to_float(s[base + i]);
-        from_float(y + base + i, i / r == i % r ? v + a : v);
-    }
+    polynomial_kernel(T *y, const float *p, const T *s, int64_t count, float b) {
+    const int64_t base = blockIdx.y * count, step = (int64_t)gridDim.x * THREADS;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += step)
+        from_float(y + base + i, p[base + i] + b * to_float(s[base + i]));
 }
 
-Status polynomial_add(const Iteration *it, void *y, const float *p, const void *s, float a,
-                      float b) {
+Status polynomial_add(const Iteration *it, void *y, const float *p, const void *s, float b) {
     WITH_ACT("newton_schulz", it->type, T,
              polynomial_kernel<T>
              <<<flat_grid(it->r * it->r, 1, it->n), THREADS, 0, stream_of(it->d)>>>(
-                 (T *)y, p, (const T *)s, it->r, a, b));
+                 (T *)y, p, (const T *)s, it->r * it->r, b));
     return launched("newton_schulz");
 }
 
@@ -273,17 +270,24 @@ __global__ void rates_kernel(float *rates, const float *norms, int64_t n) {
     if (i < n) rates[i] = 1.0f / (norms[i] + OFFSET);
 }
 
-/* The operand X of an iteration from g, and the norms unless they are `known`. A chain multiplies
- * by the rates itself, so that BF16 matrices that lie right are taken as they are. */
+/* X of an iteration from g, and the norms unless they are `known`: F32 and divided by the norms, or
+ * for a chain BF16, undivided; then BF16 matrices that lie right are taken as they are, and of
+ * others the F32 values are kept beside. */
 static Status start(const Round *m, Iteration *it, Tensor g, float *norms, bool known, Tensor *x) {
     const bool tall = m->rows > m->columns, chain = chain_fits(it);
     const bool as_is = chain && !tall && g.dtype == DTYPE_BF16 && is_aligned(g.data, 16);
     const bool copied = chain && !tall && !as_is && !known;
     *x = g;
-    if (!as_is) TRY(take(m->d, it->type, m->n, it->r, it->c, x));
+    if (!as_is) TRY(take(m->d, chain ? DTYPE_BF16 : DTYPE_F32, m->n, it->r, it->c, x));
     if (!known) TRY(inner_products(m, norms, g, g, copied ? (bf16 *)x->data : NULL, true));
     if (!as_is && !copied) TRY(place(m->d, *x, g, chain ? NULL : norms, tall));
     if (!chain) return STATUS_OK;
+    Tensor carry = g;
+    if (g.dtype == DTYPE_F32 && (tall || !is_aligned(g.data, 8))) {
+        TRY(take(m->d, DTYPE_F32, m->n, it->r, it->c, &carry));
+        TRY(place(m->d, carry, g, NULL, tall));
+    }
+    if (g.dtype == DTYPE_F32) it->carry = (const float *)carry.data;
     float *rates;
     TRY(scratch_take(m->d, sizeof(float) * m->n, (void **)&rates));
     rates_kernel<<<(unsigned)ceil_div(m->n, 128), 128, 0, stream_of(m->d)>>>(rates, norms, m->n);
@@ -301,18 +305,18 @@ static Status forward_round(const Round *m, Tensor u, float *norms, Tensor g,
     }
     Tensor x, result = u;
     TRY(start(m, &it, g, norms, false, &x));
-    const DType type = it.type == DTYPE_F32 ? DTYPE_F32 : u.dtype;
+    const DType type = it.rates ? u.dtype : DTYPE_F32;
     if (tall || type != u.dtype || !is_aligned(u.data, 16))
         TRY(take(m->d, type, m->n, it.r, it.c, &result));
     if (it.rates)
-        TRY(iterate_chain(&it, result.data, result.dtype, x.data));
+        TRY(iterate_chain(&it, result.data, type, x.data));
     else
-        TRY(iterate_blas(&it, result.data, result.dtype, x.data));
+        TRY(iterate_blas(&it, (float *)result.data, (float *)x.data));
     return result.data == u.data ? STATUS_OK : place(m->d, u, result, NULL, tall);
 }
 
 extern "C" Status newton_schulz_cuda(Device *d, Tensor u, Tensor norms, Tensor g, NewtonSchulz s) {
-    const int64_t size = round_size(g, 6);
+    const int64_t size = round_size(g, 7);
     Status status = STATUS_OK;
     for (int64_t i = 0; i < g.shape[0] && status == STATUS_OK; i += size) {
         const Round m = {d, smaller(size, g.shape[0] - i), g.shape[1], g.shape[2]};
@@ -337,13 +341,13 @@ static Status backward_round(const Round *m, Grad dg, Tensor du, Tensor g, float
     }
     TRY(start(m, &it, g, norms, true, &x));
     if (!it.rates || tall || du.dtype != DTYPE_BF16 || !is_aligned(du.data, 16)) {
-        TRY(take(m->d, it.type, m->n, it.r, it.c, &dx));
+        TRY(take(m->d, it.rates ? DTYPE_BF16 : DTYPE_F32, m->n, it.r, it.c, &dx));
         TRY(place(m->d, dx, du, NULL, tall));
     }
     if (it.rates)
         TRY(iterate_chain_backward(&it, (float *)dx0.data, dx.data, x.data));
     else
-        TRY(iterate_blas_backward(&it, (float *)dx0.data, dx.data, x.data));
+        TRY(iterate_blas_backward(&it, (float *)dx0.data, (float *)dx.data, (float *)x.data));
     if (!tall) return norm_backward(m, dg, (float *)dx0.data, g, norms);
     TRY(take(m->d, DTYPE_F32, m->n, it.c, it.r, &turned));
     TRY(place(m->d, turned, dx0, NULL, true));

@@ -6,26 +6,26 @@
 
 #include "kernels/cuda/common.cuh"
 
-/* n matrices [r, c], r <= c; X and what is made of it of type `type`. */
+/* n matrices [r, c], r <= c; operands of products are of type `type`. */
 typedef struct Iteration {
     Device *d;
     int64_t n, r, c;
     DType type;
     const NewtonSchulz *s; /* at least one step */
     const float *rates;    /* of a chain: x is still to be multiplied by it, matrix by matrix */
+    const float *carry;    /* of a chain: the F32 values of x, where x was rounded; or NULL */
 } Iteration;
 
-/* y[n,r,r] = p + b s + a I; p F32, s and y of the iteration's type. */
-Status polynomial_add(const Iteration *it, void *y, const float *p, const void *s, float a,
-                      float b);
+/* y[n,r,r] = p + b s; p F32, s and y of the iteration's type. */
+Status polynomial_add(const Iteration *it, void *y, const float *p, const void *s, float b);
 
-/* With cuBLASLt. u (F32 or BF16) = X after all steps, x = X before; x is not kept. */
-Status iterate_blas(const Iteration *it, void *u, DType type, void *x);
-/* dx0 (F32) = the gradient at x from dx at the end; neither is kept. */
-Status iterate_blas_backward(const Iteration *it, float *dx0, void *dx, void *x);
+/* With cuBLASLt. u = X after all steps, x = X before; x is not kept. */
+Status iterate_blas(const Iteration *it, float *u, float *x);
+/* dx0 = the gradient at x from dx at the end; neither is kept. */
+Status iterate_blas_backward(const Iteration *it, float *dx0, float *dx, float *x);
 
-/* With one kernel of our own (Hopper, BF16): the same two, and whether it suits. x and dx are kept
- * and may be the caller's own tensors. */
+/* With one kernel of our own (Hopper, BF16): the same two, and whether it suits. x and dx (BF16)
+ * are kept and may be the caller's own tensors; u is F32 or BF16. */
 bool chain_fits(const Iteration *it);
 Status iterate_chain(const Iteration *it, void *u, DType type, const void *x);
 Status iterate_chain_backward(const Iteration *it, float *dx0, const void *dx, const void *x);

@@ -30,87 +30,111 @@ static Status take(const Iteration *it, DType type, int64_t columns, void **out)
     return scratch_take(it->d, dtype_size(type) * it->n * it->r * columns, out);
 }
 
-typedef struct Squares {
-    void *a, *b;
+/* What a product reads in the place of x: x itself, or x rounded, in `room`. */
+static Status operand(const Iteration *it, const float *x, int64_t columns, void *room,
+                      const void **out) {
+    *out = it->type == DTYPE_F32 ? (const void *)x : room;
+    if (it->type == DTYPE_F32) return STATUS_OK;
+    const int64_t count = it->n * it->r * columns;
+    return copy_cuda(it->d, grad_set(tensor_1d(room, it->type, count)),
+                     tensor_1d((void *)x, DTYPE_F32, count), 1.0f);
+}
+
+typedef struct Work {
+    void *a, *b, *h; /* of the iteration's type */
     float *p;
-} Squares;
+    void *room; /* of an operand; unused in F32 */
+} Work;
 
-static Status squares_take(const Iteration *it, Squares *q) {
-    TRY(take(it, it->type, it->r, &q->a));
-    TRY(take(it, it->type, it->r, &q->b));
-    return take(it, DTYPE_F32, it->r, (void **)&q->p);
+static Status work_take(const Iteration *it, Work *w) {
+    TRY(take(it, it->type, it->r, &w->a));
+    TRY(take(it, it->type, it->r, &w->b));
+    TRY(take(it, DTYPE_F32, it->r, (void **)&w->p));
+    w->room = NULL;
+    return it->type == DTYPE_F32 ? STATUS_OK : take(it, it->type, it->c, &w->room);
 }
 
-/* A, and B' = a I + b A + c AA: X' is one product then. */
-static Status polynomial(const Iteration *it, const Squares *q, const void *x,
-                         const float *triple) {
-    TRY(gram(it, q->a, it->type, x, x, false));
-    TRY(square(it, q->p, q->a, q->a, triple[2], false));
-    return polynomial_add(it, q->b, q->p, q->a, triple[0], triple[1]);
+/* A, and B = bA + cAA. */
+static Status polynomial(const Iteration *it, const Work *w, const void *x, const float *triple) {
+    TRY(gram(it, w->a, it->type, x, x, false));
+    TRY(square(it, w->p, w->a, w->a, triple[2], false));
+    return polynomial_add(it, w->b, w->p, w->a, triple[1]);
 }
 
-Status iterate_blas(const Iteration *it, void *u, DType type, void *x) {
-    Squares q;
-    void *spare;
-    TRY(squares_take(it, &q));
-    TRY(take(it, it->type, it->c, &spare));
+/* y = a x + B o, F32, o being the operand of x. */
+static Status bend(const Iteration *it, const Work *w, float *y, const float *x, const void *o,
+                   float a) {
+    const int64_t count = it->n * it->r * it->c;
+    TRY(copy_cuda(it->d, grad_set(tensor_1d(y, DTYPE_F32, count)),
+                  tensor_1d((void *)x, DTYPE_F32, count), a));
+    return product(it, y, DTYPE_F32, w->b, o, false, it->c, it->r, 1.0f, true);
+}
+
+Status iterate_blas(const Iteration *it, float *u, float *x) {
+    Work w;
+    float *spare;
+    const void *o;
+    TRY(work_take(it, &w));
+    TRY(take(it, DTYPE_F32, it->c, (void **)&spare));
     for (int k = 0; k < it->s->steps; k++) {
-        const bool last = k + 1 == it->s->steps;
-        TRY(polynomial(it, &q, x, it->s->triple[k]));
-        TRY(product(it, last ? u : spare, last ? type : it->type, q.b, x, false, it->c, it->r, 1.0f,
-                    false));
-        void *old = x;
-        x = spare;
-        spare = old;
+        float *next = k + 1 == it->s->steps ? u : spare;
+        TRY(operand(it, x, it->c, w.room, &o));
+        TRY(polynomial(it, &w, o, it->s->triple[k]));
+        TRY(bend(it, &w, next, x, o, it->s->triple[k][0]));
+        spare = x;
+        x = next;
     }
     return STATUS_OK;
 }
 
-/* F32 values as operands: rounded, or themselves. */
-static Status operand(const Iteration *it, void *y, float *x, int64_t columns) {
-    if (it->type == DTYPE_F32) return STATUS_OK;
-    const int64_t count = it->n * it->r * columns;
-    return copy_cuda(it->d, grad_set(tensor_1d(y, it->type, count)), tensor_1d(x, DTYPE_F32, count),
-                     1.0f);
+/* next = the gradient before the step from the operand x. */
+static Status step_back(const Iteration *it, const Work *w, const void *x, const float *dx,
+                        float *next, const float *triple) {
+    const void *o, *h;
+    TRY(operand(it, dx, it->c, w->room, &o));
+    TRY(polynomial(it, w, x, triple));
+    TRY(bend(it, w, next, dx, o, triple[0]));
+    float *wide = it->type == DTYPE_F32 ? (float *)w->h : w->p;
+    TRY(gram(it, wide, DTYPE_F32, o, x, false));
+    TRY(gram(it, wide, DTYPE_F32, x, o, true));
+    TRY(operand(it, wide, it->r, w->h, &h));
+    TRY(square(it, w->p, h, w->a, triple[2], false));
+    TRY(square(it, w->p, w->a, h, triple[2], true));
+    TRY(polynomial_add(it, w->b, w->p, h, triple[1])); /* Q in the place of B */
+    return product(it, next, DTYPE_F32, w->b, x, false, it->c, it->r, 1.0f, true);
 }
 
-/* next (F32) = the gradient before the step from x. */
-static Status step_back(const Iteration *it, const Squares *q, void *h, const void *x,
-                        const void *dx, float *next, const float *triple) {
-    float *wide = it->type == DTYPE_F32 ? (float *)h : q->p;
-    TRY(polynomial(it, q, x, triple));
-    TRY(product(it, next, DTYPE_F32, q->b, dx, false, it->c, it->r, 1.0f, false));
-    TRY(gram(it, wide, DTYPE_F32, dx, x, false));
-    TRY(gram(it, wide, DTYPE_F32, x, dx, true));
-    TRY(operand(it, h, wide, it->r));
-    TRY(square(it, q->p, h, q->a, triple[2], false));
-    TRY(square(it, q->p, q->a, h, triple[2], true));
-    TRY(polynomial_add(it, q->b, q->p, h, 0.0f, triple[1])); /* Q in the place of B' */
-    return product(it, next, DTYPE_F32, q->b, x, false, it->c, it->r, 1.0f, true);
-}
-
-Status iterate_blas_backward(const Iteration *it, float *dx0, void *dx, void *x) {
-    Squares q;
-    void *h, *kept[NEWTON_SCHULZ_MOST] = {x};
-    float *next = dx0;
-    const int steps = it->s->steps;
-    TRY(squares_take(it, &q));
-    TRY(take(it, it->type, it->r, &h));
-    for (int k = 0; k + 1 < steps; k++) {
-        TRY(take(it, it->type, it->c, &kept[k + 1]));
-        TRY(polynomial(it, &q, kept[k], it->s->triple[k]));
-        TRY(product(it, kept[k + 1], it->type, q.b, kept[k], false, it->c, it->r, 1.0f, false));
+/* Operands of all X; in F32 they are the X. */
+static Status recompute(const Iteration *it, const Work *w, float *x, const void **kept) {
+    float *next, *spare = NULL;
+    void *room = NULL;
+    for (int k = 0; k < it->s->steps; k++) {
+        if (it->type != DTYPE_F32) TRY(take(it, it->type, it->c, &room));
+        TRY(operand(it, x, it->c, room, &kept[k]));
+        if (k + 1 == it->s->steps) break;
+        next = spare;
+        if (!next) TRY(take(it, DTYPE_F32, it->c, (void **)&next));
+        TRY(polynomial(it, w, kept[k], it->s->triple[k]));
+        TRY(bend(it, w, next, x, kept[k], it->s->triple[k][0]));
+        spare = it->type == DTYPE_F32 ? NULL : x;
+        x = next;
     }
-    if (it->type == DTYPE_F32 && steps > 1) TRY(take(it, DTYPE_F32, it->c, (void **)&next));
-    for (int k = steps - 1; k >= 0; k--) {
-        float *to = k == 0 ? dx0 : next;
-        TRY(step_back(it, &q, h, kept[k], dx, to, it->s->triple[k]));
-        if (k == 0) break;
-        TRY(operand(it, dx, to, it->c));
-        if (it->type == DTYPE_F32) {
-            next = (float *)dx;
-            dx = to;
-        }
+    return STATUS_OK;
+}
+
+Status iterate_blas_backward(const Iteration *it, float *dx0, float *dx, float *x) {
+    Work w;
+    const void *kept[NEWTON_SCHULZ_MOST];
+    float *spare;
+    TRY(work_take(it, &w));
+    TRY(take(it, it->type, it->r, &w.h));
+    TRY(take(it, DTYPE_F32, it->c, (void **)&spare));
+    TRY(recompute(it, &w, x, kept));
+    for (int k = it->s->steps - 1; k >= 0; k--) {
+        float *next = k == 0 ? dx0 : spare;
+        TRY(step_back(it, &w, kept[k], dx, next, it->s->triple[k]));
+        spare = dx;
+        dx = next;
     }
     return STATUS_OK;
 }

@@ -6,7 +6,7 @@
 #define STAGES      5
 #define STAGE_BYTES (4 * TILE_BYTES)
 #define THREADS     384
-#define SHARED      (STAGES * STAGE_BYTES + 2 * STAGE_BYTES + 1024 + 128)
+#define SHARED      (STAGES * STAGE_BYTES + 2 * STAGE_BYTES + 1024 + 256)
 
 #if HAVE_SM90A
 
@@ -49,12 +49,15 @@ static __device__ __forceinline__ int stages_of(const Phase &p) {
 
 /* ---- order between tiles -------------------------------------------------------------------- */
 
-static __device__ __forceinline__ void done_wait(const int *done, int tiles) {
+/* Whether the tile's operands are there, which the copy engine may read then. */
+static __device__ __forceinline__ bool is_ready(const Chain &c, const Spot &s) {
+    if (s.phase == 0) return true;
+    const int *done = c.done + (s.phase - 1) * c.n + s.matrix;
     int count;
-    do {
-        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(done) : "memory");
-    } while (count < tiles);
-    asm volatile("fence.proxy.async;" ::: "memory"); /* the copy engine reads what they wrote */
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(done) : "memory");
+    if (count < c.phase[s.phase - 1].tiles) return false;
+    asm volatile("fence.proxy.async;" ::: "memory");
+    return true;
 }
 
 /* After the copy engine has written all of this thread's boxes. */
@@ -83,23 +86,31 @@ static __device__ __forceinline__ void boxes_wait(void) {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
+/* Addresses of shared memory. Barriers of a stage: full, empty. Of each maker: `turn`, the other
+ * one has waited for all its stages; `loaded`, the staging tile holds s; `staged`, it holds a
+ * result; `taken`, that result has been read. */
 typedef struct Ring {
-    Shared data, staging, full, empty;
-    Shared turn; /* of each maker: the other one has waited for all its stages */
+    Shared data, staging, full, empty, turn, loaded, staged, taken;
 } Ring;
 
-/* The blocks of a cluster have the same tile column: each fetches half of b for both. */
+/* The blocks of a cluster have the same tile column: each fetches half of b for both. The next tile
+ * is looked up while stages are in flight. */
 template <int CLUSTER> static __device__ void copier_run(const Ring &r, const Chain &c, int rank) {
-    int slot = 0;
-    for (int set = blockIdx.x / CLUSTER; set < c.sets; set += gridDim.x / CLUSTER) {
-        const Spot s = spot_of<CLUSTER>(c, set, rank);
+    const int step = gridDim.x / CLUSTER;
+    int slot = 0, set = blockIdx.x / CLUSTER;
+    Spot s = spot_of<CLUSTER>(c, set, rank), next = s;
+    bool ready = false;
+    for (; set < c.sets; set += step, s = next) {
         const Phase &p = c.phase[s.phase];
-        const int y = s.matrix * c.r, per_term = p.depth / DEPTH;
-        if (s.phase > 0)
-            done_wait(c.done + (s.phase - 1) * c.n + s.matrix, c.phase[s.phase - 1].tiles);
-        for (int i = 0; i < stages_of(p); i++, slot++) {
-            const int stage = slot % STAGES, term = i >= per_term,
-                      k = (i - term * per_term) * DEPTH;
+        const int y = s.matrix * c.r, per_term = p.depth / DEPTH, stages = stages_of(p);
+        while (!ready) ready = is_ready(c, s);
+        ready = false;
+        for (int i = 0; i < stages; i++, slot++) {
+            if (i == stages / 2 && set + step < c.sets)
+                next = spot_of<CLUSTER>(c, set + step, rank);
+            if (i == stages - 1 && set + step < c.sets) ready = is_ready(c, next);
+            const int stage = slot % STAGES, term = i >= per_term;
+            const int k = (i - term * per_term) * DEPTH;
             const CUtensorMap *a = &c.map[p.a[term]], *b = &c.map[p.b[term]];
             const Shared full = r.full + 8 * stage, to = r.data + stage * STAGE_BYTES;
             barrier_wait(r.empty + 8 * stage, slot / STAGES & 1 ^ 1);
@@ -189,53 +200,72 @@ static __device__ __forceinline__ void tile_multiply(float (&sum)[2][64], const 
 /* Accumulators 4 j + 2 e and the next one of half h are row 64 h + 16 warp + 8 e + lane / 4 and
  * columns 8 j + 2 (lane % 4) and the next one. */
 
-/* sum <- rate^power (alpha sum + beta s + gamma I). What lies beyond the matrix is left as it is.
- */
-static __device__ __forceinline__ void tile_combine(float (&sum)[2][64], const Chain &c,
-                                                    const Phase &p, const Spot &s) {
+/* Part of the matrix of half h and group j of 8 columns, as an offset of the first element;
+ * negative beyond the matrix, which ends where 64 rows or columns end. */
+static __device__ __forceinline__ int64_t part_at(const Chain &c, const Phase &p, const Spot &s,
+                                                  int h, int j) {
     const int lane = threadIdx.x & 31, first = threadIdx.x / 32 % 4 * 16 + lane / 4;
-    const int right = lane % 4 * 2;
-    float rate = p.power > 0 ? c.rates[s.matrix] : 1.0f;
-    if (p.power == 2) rate *= rate;
-    const float alpha = rate * p.alpha, beta = rate * p.beta, gamma = rate * p.gamma;
+    const int row = s.row + h * BOX, column = s.column + 8 * j;
+    if (row >= c.r || s.column + j / 8 * BOX >= p.columns) return -1;
+    return ((int64_t)s.matrix * c.r + row + first) * p.columns + column + lane % 4 * 2;
+}
+
+/* sum <- alpha sum + kappa carry */
+static __device__ __forceinline__ void tile_carry(float (&sum)[2][64], const Chain &c,
+                                                  const Phase &p, const Spot &s, float alpha,
+                                                  float kappa) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
 #pragma unroll
         for (int j = 0; j < 16; j++) {
-            const bool real = p.s && s.row + h * BOX < c.r && s.column + j / 8 * BOX < p.columns;
+            const int64_t at = part_at(c, p, s, h, j);
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                const int row = s.row + h * BOX + first + 8 * e, column = s.column + 8 * j + right;
                 float *v = &sum[h][4 * j + 2 * e];
-                uint32_t pair = 0;
-                if (real) /* past the first-level cache, which knows nothing of other blocks */
-                    pair = __ldcg((const unsigned *)(p.s +
-                                                     ((int64_t)s.matrix * c.r + row) * p.columns +
-                                                     column));
-                v[0] = alpha * v[0] + beta * low_of(pair);
-                v[1] = alpha * v[1] + beta * high_of(pair);
-                if (row == column) v[0] += gamma;
-                if (row == column + 1) v[1] += gamma;
+                float2 old = make_float2(0.0f, 0.0f);
+                if (at >= 0) /* past the first-level cache, which knows nothing of other blocks */
+                    old =
+                        __ldcg(reinterpret_cast<const float2 *>(p.carry + at + 8 * e * p.columns));
+                v[0] = alpha * v[0] + kappa * old.x;
+                v[1] = alpha * v[1] + kappa * old.y;
             }
+        }
+    }
+}
+
+static __device__ __forceinline__ void tile_scale(float (&sum)[2][64], float alpha) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+#pragma unroll
+        for (int i = 0; i < 64; i++) sum[h][i] *= alpha;
+    }
+}
+
+/* sum <- sum + gamma I */
+static __device__ __forceinline__ void tile_identity(float (&sum)[2][64], float gamma) {
+    const int lane = threadIdx.x & 31, first = threadIdx.x / 32 % 4 * 16 + lane / 4;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+#pragma unroll
+        for (int i = 0; i < 64; i++) {
+            const int row = h * BOX + first + (i & 2) * 4;
+            if (row == i / 4 * 8 + lane % 4 * 2 + (i & 1)) sum[h][i] += gamma;
         }
     }
 }
 
 static __device__ __forceinline__ void tile_put_wide(const float (&sum)[2][64], const Chain &c,
                                                      const Phase &p, const Spot &s) {
-    const int lane = threadIdx.x & 31, first = threadIdx.x / 32 % 4 * 16 + lane / 4;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
 #pragma unroll
         for (int j = 0; j < 16; j++) {
-            if (s.row + h * BOX >= c.r || s.column + j / 8 * BOX >= p.columns) continue;
+            const int64_t at = part_at(c, p, s, h, j);
+            if (at < 0) continue;
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const int64_t row = (int64_t)s.matrix * c.r + s.row + h * BOX + first + 8 * e;
-                const int column = s.column + 8 * j + lane % 4 * 2;
-                *reinterpret_cast<float2 *>(p.wide + row * p.columns + column) =
+            for (int e = 0; e < 2; e++)
+                *reinterpret_cast<float2 *>(p.wide + at + 8 * e * p.columns) =
                     make_float2(sum[h][4 * j + 2 * e], sum[h][4 * j + 2 * e + 1]);
-            }
         }
     }
 }
@@ -244,6 +274,25 @@ static __device__ __forceinline__ void tile_put_wide(const float (&sum)[2][64], 
 static __device__ __forceinline__ Shared staging_at(Shared staging, int row, int column) {
     const Shared box = staging + ((row >> 6) * 2 + (column >> 6)) * TILE_BYTES;
     return tile_at(box, row & 63, column >> 3 & 7);
+}
+
+/* sum <- sum + beta s, s from the staging tile: each warp reads the part that it writes later. */
+static __device__ __forceinline__ void tile_add(float (&sum)[2][64], Shared staging, float beta) {
+    const int l = threadIdx.x & 31, row0 = threadIdx.x / 32 % 4 * 16;
+    const int below = (l >> 3 & 1) * 8, right = (l >> 4) * 8, line = l & 7;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            uint32_t f[4];
+            matrix_get(f, staging_at(staging, h * 64 + row0 + below + line, 16 * i + right));
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                sum[h][8 * i + 2 * k] += beta * low_of(f[k]);
+                sum[h][8 * i + 2 * k + 1] += beta * high_of(f[k]);
+            }
+        }
+    }
 }
 
 /* Rounds the warp's part into the staging tile, as it is or mirrored. */
@@ -273,7 +322,6 @@ static __device__ __forceinline__ void tile_stage(const float (&sum)[2][64], Sha
             }
         }
     }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 /* The boxes of the staging tile that lie in the matrix, to rows from `row`, columns from `column`.
@@ -288,46 +336,84 @@ static __device__ __forceinline__ void staging_store(const CUtensorMap *map, Sha
     boxes_commit();
 }
 
-static __device__ __forceinline__ void maker_sync(int which) {
-    asm volatile("bar.sync %0, 128;" ::"r"(1 + which) : "memory");
-}
-
-/* One thread of the warpgroup speaks to the copy engine; when it comes here, its boxes of the tile
- * before have been written. */
-static __device__ __forceinline__ void tile_finish(float (&sum)[2][64], Shared staging,
-                                                   const Chain &c, const Spot &s, int which) {
-    const Phase &p = c.phase[s.phase];
-    const bool speaks = threadIdx.x % 128 == 0;
-    const CUtensorMap *out = &c.map[p.out];
-    const int y = s.matrix * c.r;
-    if (!s.real) return;
-    tile_combine(sum, c, p, s);
-    if (p.wide) {
-        tile_put_wide(sum, c, p, s);
-        return;
-    }
-    maker_sync(which);
-    tile_stage<false>(sum, staging);
-    maker_sync(which);
-    if (speaks) staging_store(out, staging, y, s.row, s.column, c.r, p.columns);
-    if (p.symmetric && s.row != s.column) {
-        if (speaks) boxes_wait_read();
-        maker_sync(which);
-        tile_stage<true>(sum, staging);
-        maker_sync(which);
-        if (speaks) staging_store(out, staging, y, s.column, s.row, c.r, p.columns);
-    }
-    if (speaks) {
+/* Writes the tiles of a maker, and before that brings what is added to them. */
+template <int CLUSTER>
+static __device__ void writer_run(const Ring &r, const Chain &c, int rank, int which) {
+    const Shared staging = r.staging + which * STAGE_BYTES, loaded = r.loaded + 8 * which;
+    const Shared staged = r.staged + 8 * which, taken = r.taken + 8 * which;
+    const int clusters = gridDim.x / CLUSTER;
+    int passes = 0;
+    for (int set = blockIdx.x / CLUSTER + which * clusters; set < c.sets; set += 2 * clusters) {
+        const Spot s = spot_of<CLUSTER>(c, set, rank);
+        const Phase &p = c.phase[s.phase];
+        const int y = s.matrix * c.r;
+        if (!s.real) continue;
+        if (p.s != NOBODY) {
+            while (!is_ready(c, s)) continue;
+            barrier_expect(loaded, STAGE_BYTES);
+            for (int i = 0; i < 4; i++)
+                box_fetch(staging + i * TILE_BYTES, &c.map[p.s], s.column + i % 2 * BOX,
+                          y + s.row + i / 2 * BOX, loaded);
+        }
+        barrier_wait(staged, passes++ & 1);
+        if (p.out != NOBODY)
+            staging_store(&c.map[p.out], staging, y, s.row, s.column, c.r, p.columns);
+        boxes_wait_read();
+        barrier_arrive(taken);
+        if (p.symmetric && s.row != s.column) {
+            barrier_wait(staged, passes++ & 1);
+            staging_store(&c.map[p.out], staging, y, s.column, s.row, c.r, p.columns);
+            boxes_wait_read();
+            barrier_arrive(taken);
+        }
         boxes_wait();
         done_add(c.done + s.phase * c.n + s.matrix);
     }
 }
 
+/* The staging tile is the copy engine's, to read and to write. */
+static __device__ __forceinline__ void staging_pass(Shared staged) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    barrier_arrive(staged);
+}
+
+/* What a maker has seen of the barriers between it and its writer. */
+typedef struct Seen {
+    int passes, loads;
+} Seen;
+
+static __device__ __forceinline__ void tile_finish(float (&sum)[2][64], const Ring &r,
+                                                   const Chain &c, const Spot &s, int which,
+                                                   Seen &seen) {
+    const Phase &p = c.phase[s.phase];
+    const Shared staging = r.staging + which * STAGE_BYTES;
+    const Shared staged = r.staged + 8 * which, taken = r.taken + 8 * which;
+    float rate = p.power > 0 ? c.rates[s.matrix] : 1.0f;
+    if (p.power == 2) rate *= rate;
+    if (p.carry)
+        tile_carry(sum, c, p, s, rate * p.alpha, rate * p.kappa);
+    else
+        tile_scale(sum, rate * p.alpha);
+    barrier_wait(taken, seen.passes++ & 1 ^ 1);
+    if (p.s != NOBODY) {
+        barrier_wait(r.loaded + 8 * which, seen.loads++ & 1);
+        tile_add(sum, staging, rate * p.beta);
+    }
+    if (p.gamma != 0.0f && s.row == s.column) tile_identity(sum, rate * p.gamma);
+    if (p.wide) tile_put_wide(sum, c, p, s);
+    if (p.out != NOBODY) tile_stage<false>(sum, staging);
+    staging_pass(staged);
+    if (!p.symmetric || s.row == s.column) return;
+    barrier_wait(taken, seen.passes++ & 1 ^ 1);
+    tile_stage<true>(sum, staging);
+    staging_pass(staged);
+}
+
 template <int CLUSTER>
 static __device__ __forceinline__ void maker_run(const Ring &r, const Chain &c, int rank,
                                                  int which) {
-    const Shared staging = r.staging + which * STAGE_BYTES;
     int slot = 0, turn = 0, round = which ^ 1;
+    Seen seen = {0, 0};
     for (int set = blockIdx.x / CLUSTER; set < c.sets; set += gridDim.x / CLUSTER, turn ^= 1) {
         const Spot s = spot_of<CLUSTER>(c, set, rank);
         const Phase &p = c.phase[s.phase];
@@ -337,7 +423,7 @@ static __device__ __forceinline__ void maker_run(const Ring &r, const Chain &c, 
             barrier_wait(r.turn + 8 * which, round);
             tile_multiply<CLUSTER>(sum, r, slot, stages, p.turned, r.turn + 8 * (which ^ 1));
             round ^= 1;
-            tile_finish(sum, staging, c, s, which);
+            if (s.real) tile_finish(sum, r, c, s, which, seen);
         }
         slot += stages;
     }
@@ -350,8 +436,14 @@ template <int CLUSTER> static __device__ __forceinline__ Ring ring_init(Shared m
     r.full = r.staging + 2 * STAGE_BYTES;
     r.empty = r.full + 8 * STAGES;
     r.turn = r.empty + 8 * STAGES;
+    r.loaded = r.turn + 16, r.staged = r.loaded + 16, r.taken = r.staged + 16;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 2; i++) barrier_init(r.turn + 8 * i, 4);
+        for (int i = 0; i < 2; i++) {
+            barrier_init(r.turn + 8 * i, 4); /* a maker's warps */
+            barrier_init(r.loaded + 8 * i, 1);
+            barrier_init(r.staged + 8 * i, 128);
+            barrier_init(r.taken + 8 * i, 1);
+        }
         for (int i = 0; i < STAGES; i++) {
             barrier_init(r.full + 8 * i, 1);
             barrier_init(r.empty + 8 * i, 4 * CLUSTER); /* the warps of the makers at it */
@@ -372,7 +464,12 @@ __global__ void __launch_bounds__(THREADS, 1) chain_kernel(const __grid_constant
     const int role = threadIdx.x / 128, rank = CLUSTER == 1 ? 0 : cluster_rank();
     if (role == 0) {
         registers_down<56>();
-        if (threadIdx.x == 0) copier_run<CLUSTER>(r, c, rank);
+        const int warp = threadIdx.x / 32;
+        if (threadIdx.x == 0) {
+            copier_run<CLUSTER>(r, c, rank);
+        } else if (threadIdx.x % 32 == 0 && warp < 3) {
+            writer_run<CLUSTER>(r, c, rank, warp - 1);
+        }
     } else {
         registers_up<224>();
         maker_run<CLUSTER>(r, c, rank, role - 1);

@@ -1,16 +1,18 @@
 /* All products of a Newton-Schulz iteration in one kernel (Hopper, BF16 operands, F32 sums).
  *
  * A phase is one product of every matrix, result = alpha (sum of one or two terms a b) + beta s +
- * gamma I, cut into tiles of 128 x 128. Symmetric results are computed on and below the diagonal
- * and written twice. The tiles of all phases form one list, which persistent blocks go through with
- * equal strides, so there is no gap between products; a tile waits until the phase before has
- * finished its matrix. Waiting points backwards in the list and every block is resident: it ends.
+ * kappa carry + gamma I, cut into tiles of 128 x 128. Symmetric results are computed on and below
+ * the diagonal and written twice. The tiles of all phases form one list, which persistent blocks go
+ * through with equal strides, so there is no gap between products; a tile waits until the phase
+ * before has finished its matrix. Waiting points backwards in the list and every block is resident:
+ * it ends.
  *
- * A block is three warpgroups: one thread streams operands through a ring in shared memory, and two
- * makers take turns, so that one multiplies while the other rounds and writes its tile.
+ * A block is three warpgroups: of the first, one thread streams operands through a ring in shared
+ * memory and two more write finished tiles; the others are two makers that take turns, so that one
+ * multiplies while the other rounds its tile.
  *
- * Step forward:  A = XX';  B' = aI + bA + cAA;  X <- B'X.
- * Step backward: H = dX X' + X dX';  Q = bH + c(HA + AH);  dX <- B'dX + QX.
+ * Step forward:  A = XX';  B = bA + cAA;  X <- aX + BX, aX from F32 values kept beside.
+ * Step backward: H = dX X' + X dX';  Q = bH + c(HA + AH);  dX <- a dX + B dX + QX.
  */
 #ifndef TTV_KERNELS_CUDA_NEWTON_SCHULZ_CHAIN_CUH
 #define TTV_KERNELS_CUDA_NEWTON_SCHULZ_CHAIN_CUH
@@ -30,16 +32,17 @@
 /* a, b, out: numbers of matrices' maps. */
 typedef struct Phase {
     uint8_t a[2], b[2];
-    uint8_t out, terms;
+    uint8_t out, s; /* NOBODY: no such matrix */
+    uint8_t terms;
     bool turned;         /* b lies as [k, n], not as [n, k] */
     bool symmetric;      /* tiles on and below the diagonal, each written twice */
     int depth;           /* of one term */
     int columns, across; /* of the result, in elements and tiles */
     int tiles, sets;     /* of one matrix; a set is what the blocks of a cluster do together */
-    float alpha, beta, gamma;
-    int power; /* of the matrix's rate, by which all three are multiplied */
-    const bf16 *s;
-    float *wide; /* F32 result in the place of `out` */
+    float alpha, beta, gamma, kappa;
+    int power;          /* of the matrix's rate, by which all four are multiplied */
+    const float *carry; /* F32 [n, r, columns], or NULL */
+    float *wide;        /* the result in F32, or NULL; may be `carry` */
 } Phase;
 
 typedef struct Chain {

@@ -39,7 +39,7 @@ typedef struct Plan {
     const Iteration *it;
     Chain *c;
     int maps, cluster, covers;
-    const bf16 *memory[MAPS];
+    bool folded; /* aX is in the product, B having a I in it, instead of coming from F32 values */
 } Plan;
 
 /* The number of a map of n matrices [r, columns], at p or in scratch. */
@@ -48,7 +48,6 @@ static Status plan_matrix(Plan *plan, const void *p, int64_t columns, int *numbe
     const int64_t rows = it->n * it->r;
     if (!p) TRY(scratch_take(it->d, sizeof(bf16) * rows * columns, (void **)&p));
     *number = plan->maps++;
-    plan->memory[*number] = (const bf16 *)p;
     return map_boxes(&plan->c->map[*number], p, rows, columns);
 }
 
@@ -59,6 +58,7 @@ static Phase *plan_phase(Plan *plan, int out, int a, int b, int64_t depth, bool 
     const int down = (int)ceil_div(c->r, TILE);
     p->a[0] = (uint8_t)a, p->b[0] = (uint8_t)b, p->out = (uint8_t)out;
     p->terms = 1;
+    p->s = NOBODY;
     p->symmetric = symmetric;
     p->turned = !symmetric;
     p->depth = (int)depth;
@@ -76,10 +76,9 @@ static void phase_second(Phase *p, int a, int b) {
     p->terms = 2;
 }
 
-static void plan_add(Plan *plan, Phase *p, int s, float beta, float gamma) {
-    p->s = plan->memory[s];
+static void phase_add(Phase *p, int s, float beta) {
+    p->s = (uint8_t)s;
     p->beta = beta;
-    p->gamma = gamma;
 }
 
 /* The power of the rate that a product with X of step k lacks. */
@@ -87,27 +86,51 @@ static int power_of(const Plan *plan, int k, int power) {
     return k == 0 && plan->it->rates ? power : 0;
 }
 
-/* A = XX', B' = aI + bA + cAA of step k. */
+/* A = XX', B = bA + cAA of step k. */
 static void plan_polynomial(Plan *plan, int a, int b, int x, int k) {
     const float *triple = plan->it->s->triple[k];
     plan_phase(plan, a, x, x, plan->it->c, true)->power = power_of(plan, k, 2);
     Phase *p = plan_phase(plan, b, a, a, plan->it->r, true);
     p->alpha = triple[2];
-    plan_add(plan, p, a, triple[1], triple[0]);
+    phase_add(p, a, triple[1]);
+    if (plan->folded) p->gamma = triple[0];
 }
 
-/* What can be chosen for measurements: TTV_NEWTON_SCHULZ=blas, or CLUSTER:GROUP. */
+/* X of step k + 1 in `to`, and in F32 in `wide`, where X of step k lies in F32 too. */
+static Phase *plan_step(Plan *plan, int to, int b, int x, int k, float *wide) {
+    Phase *p = plan_phase(plan, to, b, x, plan->it->r, false);
+    const float a = plan->it->s->triple[k][0];
+    p->power = power_of(plan, k, 1);
+    if (plan->folded) return p;
+    p->wide = wide;
+    p->carry = k == 0 ? plan->it->carry : wide;
+    p->kappa = a;
+    if (!p->carry) phase_add(p, x, a); /* BF16 as it came */
+    return p;
+}
+
+/* The F32 values beside X, which a step replaces in place. */
+static Status plan_wide(Plan *plan, float **wide) {
+    const Iteration *it = plan->it;
+    *wide = NULL;
+    if (plan->folded || it->s->steps < 2) return STATUS_OK;
+    return scratch_take(it->d, sizeof(float) * it->n * it->r * it->c, (void **)wide);
+}
+
+/* What can be chosen for measurements: TTV_NEWTON_SCHULZ=blas, or CLUSTER:GROUP, and
+ * f for folded. */
 typedef struct Choice {
-    bool blas;
+    bool blas, folded;
     int cluster, group;
 } Choice;
 
 static Choice choice(void) {
-    Choice c = {true, 2, 0}; /* not the default before it has run on a card */
+    Choice c = {false, false, 2, 0};
     const char *text = getenv("TTV_NEWTON_SCHULZ");
     if (text) c.blas = strcmp(text, "blas") == 0;
     if (text && text[0] >= '1' && text[0] <= '2') c.cluster = text[0] - '0';
     if (text && text[0] && text[1] == ':') c.group = atoi(text + 2);
+    c.folded = text && strchr(text, 'f');
     return c;
 }
 
@@ -172,6 +195,7 @@ static void plan_init(Plan *plan, Chain *c, const Iteration *it) {
     plan->it = it;
     plan->c = c;
     plan->cluster = choice().cluster;
+    plan->folded = choice().folded;
     c->n = (int)it->n, c->r = (int)it->r;
     c->rates = it->rates;
     cover_make(plan);
@@ -180,23 +204,27 @@ static void plan_init(Plan *plan, Chain *c, const Iteration *it) {
 Status iterate_chain(const Iteration *it, void *u, DType type, const void *x) {
     Chain c;
     Plan plan;
+    Phase *end = NULL;
+    float *wide;
     int from, spare[2], a, b, last;
     plan_init(&plan, &c, it);
     TRY(plan_matrix(&plan, x, it->c, &from));
     for (int i = 0; i < 2; i++) TRY(plan_matrix(&plan, NULL, it->c, &spare[i]));
     TRY(plan_matrix(&plan, NULL, it->r, &a));
     TRY(plan_matrix(&plan, NULL, it->r, &b));
+    TRY(plan_wide(&plan, &wide));
     for (int k = 0; k < it->s->steps; k++) {
         plan_polynomial(&plan, a, b, from, k);
-        plan_phase(&plan, spare[k % 2], b, from, it->r, false)->power = power_of(&plan, k, 1);
+        end = plan_step(&plan, spare[k % 2], b, from, k, wide);
         from = spare[k % 2];
     }
-    Phase *end = &c.phase[c.phases - 1];
     if (type == DTYPE_F32) {
+        end->out = NOBODY;
         end->wide = (float *)u;
     } else {
         TRY(plan_matrix(&plan, u, it->c, &last));
         end->out = (uint8_t)last;
+        end->wide = NULL;
     }
     return plan_run(&plan);
 }
@@ -231,10 +259,11 @@ static Phase *plan_step_back(Plan *plan, const Kept *m, int k, int d, int to) {
     p = plan_phase(plan, m->q, m->h, m->a[k], plan->it->r, true);
     phase_second(p, m->a[k], m->h);
     p->alpha = triple[2];
-    plan_add(plan, p, m->h, triple[1], 0.0f);
+    phase_add(p, m->h, triple[1]);
     p->power = power_of(plan, k, 1); /* Q is multiplied by X alone */
     p = plan_phase(plan, to, m->b[k], d, plan->it->r, false);
     phase_second(p, m->q, x);
+    if (!plan->folded) phase_add(p, d, triple[0]);
     return p;
 }
 
@@ -242,20 +271,22 @@ Status iterate_chain_backward(const Iteration *it, float *dx0, const void *dx, c
     Chain c;
     Plan plan;
     Kept m;
+    float *wide;
     const int steps = it->s->steps;
     plan_init(&plan, &c, it);
     TRY(keep(&plan, &m, dx, x));
+    TRY(plan_wide(&plan, &wide));
     for (int k = 0; k < steps; k++) {
         plan_polynomial(&plan, m.a[k], m.b[k], m.x[k], k);
-        if (k + 1 < steps)
-            plan_phase(&plan, m.x[k + 1], m.b[k], m.x[k], it->r, false)->power =
-                power_of(&plan, k, 1);
+        if (k + 1 == steps) break;
+        Phase *p = plan_step(&plan, m.x[k + 1], m.b[k], m.x[k], k, wide);
+        if (k + 2 == steps) p->wide = NULL; /* no further step */
     }
     int from = m.d[0];
     for (int k = steps - 1; k >= 0; k--) {
         const int to = m.d[1 + k % 2];
         Phase *p = plan_step_back(&plan, &m, k, from, to);
-        if (k == 0) p->wide = dx0;
+        if (k == 0) p->wide = dx0, p->out = NOBODY;
         from = to;
     }
     return plan_run(&plan);
