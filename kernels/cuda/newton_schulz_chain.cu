@@ -2,6 +2,7 @@
 #include "kernels/cuda/newton_schulz_chain.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
+#define CLUSTER     2
 #define DEPTH       64 /* k per stage */
 #define STAGES      5
 #define STAGE_BYTES (4 * TILE_BYTES)
@@ -17,8 +18,8 @@ typedef struct Spot {
     bool real; /* not only there to keep a cluster in step */
 } Spot;
 
-/* The tile of block `rank` in a set. */
-template <int CLUSTER> static __device__ Spot spot_of(const Chain &c, int set, int rank) {
+/* The tile of block `rank` in a set: 64 HALVES rows. */
+template <int HALVES> static __device__ Spot spot_of(const Chain &c, int set, int rank) {
     const int whole = c.group * c.sets_each, group = set / whole, first = group * c.group;
     const int size = min(c.group, c.n - first);
     int left = set - group * whole;
@@ -31,16 +32,19 @@ template <int CLUSTER> static __device__ Spot spot_of(const Chain &c, int set, i
     if (p.symmetric) {
         const int own = c.cover[left][rank];
         s.real = own != NOBODY;
-        s.row = s.real ? own : c.cover[left][0];
-        s.column = c.cover[left][CLUSTER];
+        s.row = (s.real ? own : c.cover[left][0]) * HALVES * BOX;
+        s.column = c.cover[left][CLUSTER] * TILE;
     } else {
-        s.row = left / p.across * CLUSTER + rank;
-        s.column = left % p.across;
-        s.real = s.row * TILE < c.r;
+        s.row = (left / p.across * CLUSTER + rank) * HALVES * BOX;
+        s.column = left % p.across * TILE;
+        s.real = s.row < c.r;
     }
-    s.row *= TILE;
-    s.column *= TILE;
     return s;
+}
+
+/* Whether a tile of a symmetric result has a mirror image elsewhere. */
+static __device__ __forceinline__ bool is_mirrored(const Phase &p, const Spot &s) {
+    return p.symmetric && s.row / TILE != s.column / TILE;
 }
 
 static __device__ __forceinline__ int stages_of(const Phase &p) {
@@ -95,10 +99,10 @@ typedef struct Ring {
 
 /* The blocks of a cluster have the same tile column: each fetches half of b for both. The next tile
  * is looked up while stages are in flight. */
-template <int CLUSTER> static __device__ void copier_run(const Ring &r, const Chain &c, int rank) {
+template <int HALVES> static __device__ void copier_run(const Ring &r, const Chain &c, int rank) {
     const int step = gridDim.x / CLUSTER;
     int slot = 0, set = blockIdx.x / CLUSTER;
-    Spot s = spot_of<CLUSTER>(c, set, rank), next = s;
+    Spot s = spot_of<HALVES>(c, set, rank), next = s;
     bool ready = false;
     for (; set < c.sets; set += step, s = next) {
         const Phase &p = c.phase[s.phase];
@@ -106,26 +110,20 @@ template <int CLUSTER> static __device__ void copier_run(const Ring &r, const Ch
         while (!ready) ready = is_ready(c, s);
         ready = false;
         for (int i = 0; i < stages; i++, slot++) {
-            if (i == stages / 2 && set + step < c.sets)
-                next = spot_of<CLUSTER>(c, set + step, rank);
+            if (i == stages / 2 && set + step < c.sets) next = spot_of<HALVES>(c, set + step, rank);
             if (i == stages - 1 && set + step < c.sets) ready = is_ready(c, next);
             const int stage = slot % STAGES, term = i >= per_term;
             const int k = (i - term * per_term) * DEPTH;
             const CUtensorMap *a = &c.map[p.a[term]], *b = &c.map[p.b[term]];
             const Shared full = r.full + 8 * stage, to = r.data + stage * STAGE_BYTES;
             barrier_wait(r.empty + 8 * stage, slot / STAGES & 1 ^ 1);
-            barrier_expect(full, STAGE_BYTES);
+            barrier_expect(full, (HALVES + 2) * TILE_BYTES);
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
+            for (int j = 0; j < HALVES; j++)
                 box_fetch(to + j * TILE_BYTES, a, k, y + s.row + j * BOX, full);
-                if (CLUSTER == 2 && j != rank) continue;
-                const int bx = p.turned ? s.column + j * BOX : k;
-                const int by = p.turned ? y + k : y + s.column + j * BOX;
-                if (CLUSTER == 2)
-                    box_fetch_all(to + (2 + j) * TILE_BYTES, b, bx, by, full, 3);
-                else
-                    box_fetch(to + (2 + j) * TILE_BYTES, b, bx, by, full);
-            }
+            const int column = s.column + rank * BOX;
+            box_fetch_all(to + (2 + rank) * TILE_BYTES, b, p.turned ? column : k,
+                          p.turned ? y + k : y + column, full, 3);
         }
     }
 }
@@ -141,13 +139,21 @@ template <int CLUSTER> static __device__ void copier_run(const Ring &r, const Ch
 #define HIGH                                                                                       \
     "{%64, %65, %66, %67, %68, %69, " D8(7) D8(8) D8(9) D8(10) D8(11) "%120, %121, %122, %123, "   \
                                                                       "%124, %125, %126, %127}"
+#define ONE(p, turned)                                                                             \
+    "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " LOW ", a0, b0, " p                    \
+    ", 1, 1, 0, " turned ";\n"
 /* 16 k of both halves; `step`: from one 16 k of b to the next, in units of 16 bytes. */
 #define PAIR(p, turned)                                                                            \
     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " LOW ", a0, b0, " p                    \
     ", 1, 1, 0, " turned ";\n"                                                                     \
     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " HIGH ", a1, b0, " p                   \
     ", 1, 1, 0, " turned ";\n"
-#define NEXT(step) "add.s64 a0, a0, 2;\nadd.s64 a1, a1, 2;\nadd.s64 b0, b0, " step ";\n"
+#define NEXT(step)     "add.s64 a0, a0, 2;\nadd.s64 a1, a1, 2;\nadd.s64 b0, b0, " step ";\n"
+#define NEXT_ONE(step) "add.s64 a0, a0, 2;\nadd.s64 b0, b0, " step ";\n"
+#define STAGE_ONE(step, turned)                                                                    \
+    "wgmma.fence.sync.aligned;\n" ONE("keep", turned) NEXT_ONE(step) ONE("1", turned)              \
+        NEXT_ONE(step) ONE("1", turned) NEXT_ONE(step)                                             \
+            ONE("1", turned) "wgmma.commit_group.sync.aligned;\n"
 #define STAGE(step, turned)                                                                        \
     "wgmma.fence.sync.aligned;\n" PAIR("keep", turned) NEXT(step) PAIR("1", turned) NEXT(step)     \
         PAIR("1", turned) NEXT(step) PAIR("1", turned) "wgmma.commit_group.sync.aligned;\n"
@@ -172,12 +178,25 @@ static __device__ __forceinline__ void stage_multiply(float (&sum)[2][64], uint6
                  : "l"(a0), "l"(a1), "l"(b), "r"(keep), "r"(turned));
 }
 
+static __device__ __forceinline__ void stage_multiply(float (&sum)[1][64], uint64_t a, uint64_t,
+                                                      uint64_t b, int keep, int turned) {
+    asm volatile("{\n.reg .pred keep, turned;\n.reg .b64 a0, b0;\n"
+                 "setp.ne.b32 keep, %66, 0;\nsetp.ne.b32 turned, %67, 0;\n"
+                 "mov.b64 a0, %64;\nmov.b64 b0, %65;\n"
+                 "@turned bra.uni turned_over;\n" STAGE_ONE("2", "0") "bra over;\n"
+                                                                      "turned_over:\n" STAGE_ONE(
+                                                                          "128", "1") "over:\n}\n"
+                 : ALL(0)
+                 : "l"(a), "l"(b), "r"(keep), "r"(turned));
+}
+
 /* sum[half]: rows 64 half to 64 half + 63 of the tile. Barriers of stages tell odd rounds from even
  * ones, no more, so a maker begins to wait for its stages when the other one has no more to wait
  * for. */
-template <int CLUSTER>
-static __device__ __forceinline__ void tile_multiply(float (&sum)[2][64], const Ring &r, int slot,
-                                                     int stages, int turned, Shared other) {
+template <int HALVES>
+static __device__ __forceinline__ void tile_multiply(float (&sum)[HALVES][64], const Ring &r,
+                                                     int slot, int stages, int turned,
+                                                     Shared other) {
     const int lane = threadIdx.x & 31;
     Shared before = 0;
     for (int i = 0; i < stages; i++, slot++) {
@@ -211,11 +230,12 @@ static __device__ __forceinline__ int64_t part_at(const Chain &c, const Phase &p
 }
 
 /* sum <- alpha sum + kappa carry */
-static __device__ __forceinline__ void tile_carry(float (&sum)[2][64], const Chain &c,
+template <int HALVES>
+static __device__ __forceinline__ void tile_carry(float (&sum)[HALVES][64], const Chain &c,
                                                   const Phase &p, const Spot &s, float alpha,
                                                   float kappa) {
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
+    for (int h = 0; h < HALVES; h++) {
 #pragma unroll
         for (int j = 0; j < 16; j++) {
             const int64_t at = part_at(c, p, s, h, j);
@@ -233,31 +253,35 @@ static __device__ __forceinline__ void tile_carry(float (&sum)[2][64], const Cha
     }
 }
 
-static __device__ __forceinline__ void tile_scale(float (&sum)[2][64], float alpha) {
+template <int HALVES>
+static __device__ __forceinline__ void tile_scale(float (&sum)[HALVES][64], float alpha) {
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
+    for (int h = 0; h < HALVES; h++) {
 #pragma unroll
         for (int i = 0; i < 64; i++) sum[h][i] *= alpha;
     }
 }
 
-/* sum <- sum + gamma I */
-static __device__ __forceinline__ void tile_identity(float (&sum)[2][64], float gamma) {
+/* sum <- sum + gamma I; `down`: the tile's first row, seen from the row of its first column. */
+template <int HALVES>
+static __device__ __forceinline__ void tile_identity(float (&sum)[HALVES][64], int down,
+                                                     float gamma) {
     const int lane = threadIdx.x & 31, first = threadIdx.x / 32 % 4 * 16 + lane / 4;
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
+    for (int h = 0; h < HALVES; h++) {
 #pragma unroll
         for (int i = 0; i < 64; i++) {
-            const int row = h * BOX + first + (i & 2) * 4;
+            const int row = down + h * BOX + first + (i & 2) * 4;
             if (row == i / 4 * 8 + lane % 4 * 2 + (i & 1)) sum[h][i] += gamma;
         }
     }
 }
 
-static __device__ __forceinline__ void tile_put_wide(const float (&sum)[2][64], const Chain &c,
+template <int HALVES>
+static __device__ __forceinline__ void tile_put_wide(const float (&sum)[HALVES][64], const Chain &c,
                                                      const Phase &p, const Spot &s) {
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
+    for (int h = 0; h < HALVES; h++) {
 #pragma unroll
         for (int j = 0; j < 16; j++) {
             const int64_t at = part_at(c, p, s, h, j);
@@ -277,11 +301,13 @@ static __device__ __forceinline__ Shared staging_at(Shared staging, int row, int
 }
 
 /* sum <- sum + beta s, s from the staging tile: each warp reads the part that it writes later. */
-static __device__ __forceinline__ void tile_add(float (&sum)[2][64], Shared staging, float beta) {
+template <int HALVES>
+static __device__ __forceinline__ void tile_add(float (&sum)[HALVES][64], Shared staging,
+                                                float beta) {
     const int l = threadIdx.x & 31, row0 = threadIdx.x / 32 % 4 * 16;
     const int below = (l >> 3 & 1) * 8, right = (l >> 4) * 8, line = l & 7;
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
+    for (int h = 0; h < HALVES; h++) {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             uint32_t f[4];
@@ -296,12 +322,12 @@ static __device__ __forceinline__ void tile_add(float (&sum)[2][64], Shared stag
 }
 
 /* Rounds the warp's part into the staging tile, as it is or mirrored. */
-template <bool MIRRORED>
-static __device__ __forceinline__ void tile_stage(const float (&sum)[2][64], Shared staging) {
+template <bool MIRRORED, int HALVES>
+static __device__ __forceinline__ void tile_stage(const float (&sum)[HALVES][64], Shared staging) {
     const int l = threadIdx.x & 31, row0 = threadIdx.x / 32 % 4 * 16;
     const int below = (l >> 3 & 1) * 8, right = (l >> 4) * 8, line = l & 7;
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
+    for (int h = 0; h < HALVES; h++) {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const float *v = &sum[h][8 * i];
@@ -324,12 +350,13 @@ static __device__ __forceinline__ void tile_stage(const float (&sum)[2][64], Sha
     }
 }
 
-/* The boxes of the staging tile that lie in the matrix, to rows from `row`, columns from `column`.
- */
-static __device__ __forceinline__ void staging_store(const CUtensorMap *map, Shared staging, int y,
-                                                     int row, int column, int rows, int columns) {
-    for (int i = 0; i < 2; i++)
-        for (int j = 0; j < 2; j++)
+/* down x right boxes of the staging tile, those that lie in the matrix, to rows from `row`, columns
+ * from `column`. */
+static __device__ __forceinline__ void staging_store(const CUtensorMap *map, Shared staging,
+                                                     int down, int right, int y, int row,
+                                                     int column, int rows, int columns) {
+    for (int i = 0; i < down; i++)
+        for (int j = 0; j < right; j++)
             if (row + i * BOX < rows && column + j * BOX < columns)
                 box_store(map, column + j * BOX, y + row + i * BOX,
                           staging + (2 * i + j) * TILE_BYTES);
@@ -337,32 +364,32 @@ static __device__ __forceinline__ void staging_store(const CUtensorMap *map, Sha
 }
 
 /* Writes the tiles of a maker, and before that brings what is added to them. */
-template <int CLUSTER>
+template <int HALVES>
 static __device__ void writer_run(const Ring &r, const Chain &c, int rank, int which) {
     const Shared staging = r.staging + which * STAGE_BYTES, loaded = r.loaded + 8 * which;
     const Shared staged = r.staged + 8 * which, taken = r.taken + 8 * which;
     const int clusters = gridDim.x / CLUSTER;
     int passes = 0;
     for (int set = blockIdx.x / CLUSTER + which * clusters; set < c.sets; set += 2 * clusters) {
-        const Spot s = spot_of<CLUSTER>(c, set, rank);
+        const Spot s = spot_of<HALVES>(c, set, rank);
         const Phase &p = c.phase[s.phase];
         const int y = s.matrix * c.r;
         if (!s.real) continue;
         if (p.s != NOBODY) {
             while (!is_ready(c, s)) continue;
-            barrier_expect(loaded, STAGE_BYTES);
-            for (int i = 0; i < 4; i++)
+            barrier_expect(loaded, 2 * HALVES * TILE_BYTES);
+            for (int i = 0; i < 2 * HALVES; i++)
                 box_fetch(staging + i * TILE_BYTES, &c.map[p.s], s.column + i % 2 * BOX,
                           y + s.row + i / 2 * BOX, loaded);
         }
         barrier_wait(staged, passes++ & 1);
         if (p.out != NOBODY)
-            staging_store(&c.map[p.out], staging, y, s.row, s.column, c.r, p.columns);
+            staging_store(&c.map[p.out], staging, HALVES, 2, y, s.row, s.column, c.r, p.columns);
         boxes_wait_read();
         barrier_arrive(taken);
-        if (p.symmetric && s.row != s.column) {
+        if (is_mirrored(p, s)) {
             barrier_wait(staged, passes++ & 1);
-            staging_store(&c.map[p.out], staging, y, s.column, s.row, c.r, p.columns);
+            staging_store(&c.map[p.out], staging, 2, HALVES, y, s.column, s.row, c.r, p.columns);
             boxes_wait_read();
             barrier_arrive(taken);
         }
@@ -382,7 +409,8 @@ typedef struct Seen {
     int passes, loads;
 } Seen;
 
-static __device__ __forceinline__ void tile_finish(float (&sum)[2][64], const Ring &r,
+template <int HALVES>
+static __device__ __forceinline__ void tile_finish(float (&sum)[HALVES][64], const Ring &r,
                                                    const Chain &c, const Spot &s, int which,
                                                    Seen &seen) {
     const Phase &p = c.phase[s.phase];
@@ -399,29 +427,30 @@ static __device__ __forceinline__ void tile_finish(float (&sum)[2][64], const Ri
         barrier_wait(r.loaded + 8 * which, seen.loads++ & 1);
         tile_add(sum, staging, rate * p.beta);
     }
-    if (p.gamma != 0.0f && s.row == s.column) tile_identity(sum, rate * p.gamma);
+    if (p.gamma != 0.0f && s.row / TILE == s.column / TILE)
+        tile_identity(sum, s.row - s.column, rate * p.gamma);
     if (p.wide) tile_put_wide(sum, c, p, s);
-    if (p.out != NOBODY) tile_stage<false>(sum, staging);
+    if (p.out != NOBODY) tile_stage<false, HALVES>(sum, staging);
     staging_pass(staged);
-    if (!p.symmetric || s.row == s.column) return;
+    if (!is_mirrored(p, s)) return;
     barrier_wait(taken, seen.passes++ & 1 ^ 1);
-    tile_stage<true>(sum, staging);
+    tile_stage<true, HALVES>(sum, staging);
     staging_pass(staged);
 }
 
-template <int CLUSTER>
+template <int HALVES>
 static __device__ __forceinline__ void maker_run(const Ring &r, const Chain &c, int rank,
                                                  int which) {
     int slot = 0, turn = 0, round = which ^ 1;
     Seen seen = {0, 0};
     for (int set = blockIdx.x / CLUSTER; set < c.sets; set += gridDim.x / CLUSTER, turn ^= 1) {
-        const Spot s = spot_of<CLUSTER>(c, set, rank);
+        const Spot s = spot_of<HALVES>(c, set, rank);
         const Phase &p = c.phase[s.phase];
         const int stages = stages_of(p);
         if (turn == which) {
-            float sum[2][64];
+            float sum[HALVES][64];
             barrier_wait(r.turn + 8 * which, round);
-            tile_multiply<CLUSTER>(sum, r, slot, stages, p.turned, r.turn + 8 * (which ^ 1));
+            tile_multiply<HALVES>(sum, r, slot, stages, p.turned, r.turn + 8 * (which ^ 1));
             round ^= 1;
             if (s.real) tile_finish(sum, r, c, s, which, seen);
         }
@@ -429,7 +458,7 @@ static __device__ __forceinline__ void maker_run(const Ring &r, const Chain &c, 
     }
 }
 
-template <int CLUSTER> static __device__ __forceinline__ Ring ring_init(Shared memory) {
+template <int HALVES> static __device__ __forceinline__ Ring ring_init(Shared memory) {
     Ring r;
     r.data = (memory + 1023) & ~1023u;
     r.staging = r.data + STAGES * STAGE_BYTES;
@@ -456,23 +485,23 @@ template <int CLUSTER> static __device__ __forceinline__ Ring ring_init(Shared m
 
 #endif
 
-template <int CLUSTER>
+template <int HALVES>
 __global__ void __launch_bounds__(THREADS, 1) chain_kernel(const __grid_constant__ Chain c) {
 #if HAVE_SM90A
     extern __shared__ char memory[];
-    const Ring r = ring_init<CLUSTER>(shared_address(memory));
-    const int role = threadIdx.x / 128, rank = CLUSTER == 1 ? 0 : cluster_rank();
+    const Ring r = ring_init<HALVES>(shared_address(memory));
+    const int role = threadIdx.x / 128, rank = cluster_rank();
     if (role == 0) {
         registers_down<56>();
         const int warp = threadIdx.x / 32;
         if (threadIdx.x == 0) {
-            copier_run<CLUSTER>(r, c, rank);
+            copier_run<HALVES>(r, c, rank);
         } else if (threadIdx.x % 32 == 0 && warp < 3) {
-            writer_run<CLUSTER>(r, c, rank, warp - 1);
+            writer_run<HALVES>(r, c, rank, warp - 1);
         }
     } else {
         registers_up<224>();
-        maker_run<CLUSTER>(r, c, rank, role - 1);
+        maker_run<HALVES>(r, c, rank, role - 1);
     }
     __syncwarp();
     cluster_sync(); /* no block ends while the other may still write to it */
@@ -481,7 +510,7 @@ __global__ void __launch_bounds__(THREADS, 1) chain_kernel(const __grid_constant
 
 /* ---- host ----------------------------------------------------------------------------------- */
 
-template <int CLUSTER> static Status launch(Device *d, const Chain *c) {
+template <int HALVES> static Status launch(Device *d, const Chain *c) {
     cudaLaunchAttribute attribute = {};
     cudaLaunchConfig_t config = {};
     int most = 0;
@@ -494,19 +523,18 @@ template <int CLUSTER> static Status launch(Device *d, const Chain *c) {
     config.stream = stream_of(d);
     config.attrs = &attribute;
     config.numAttrs = 1;
-    CUDA_TRY(cudaFuncSetAttribute(chain_kernel<CLUSTER>,
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED),
+    CUDA_TRY(cudaFuncSetAttribute(chain_kernel<HALVES>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  SHARED),
              "newton_schulz");
-    CUDA_TRY(cudaOccupancyMaxActiveClusters(&most, chain_kernel<CLUSTER>, &config),
-             "newton_schulz");
+    CUDA_TRY(cudaOccupancyMaxActiveClusters(&most, chain_kernel<HALVES>, &config), "newton_schulz");
     if (most > backend_of(d)->sm_count / CLUSTER) most = backend_of(d)->sm_count / CLUSTER;
     if (most < 1) return status_set(STATUS_DEVICE, "newton_schulz: no room for a cluster");
     if (most > c->sets) most = c->sets;
     config.gridDim = dim3((unsigned)(most * CLUSTER));
-    CUDA_TRY(cudaLaunchKernelEx(&config, chain_kernel<CLUSTER>, *c), "newton_schulz");
+    CUDA_TRY(cudaLaunchKernelEx(&config, chain_kernel<HALVES>, *c), "newton_schulz");
     return STATUS_OK;
 }
 
-Status chain_launch(Device *d, const Chain *c, int cluster) {
-    return cluster == 2 ? launch<2>(d, c) : launch<1>(d, c);
+Status chain_launch(Device *d, const Chain *c, int halves) {
+    return halves == 2 ? launch<2>(d, c) : launch<1>(d, c);
 }

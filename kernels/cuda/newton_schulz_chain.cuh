@@ -1,11 +1,11 @@
 /* All products of a Newton-Schulz iteration in one kernel (Hopper, BF16 operands, F32 sums).
  *
  * A phase is one product of every matrix, result = alpha (sum of one or two terms a b) + beta s +
- * kappa carry + gamma I, cut into tiles of 128 x 128. Symmetric results are computed on and below
- * the diagonal and written twice. The tiles of all phases form one list, which persistent blocks go
- * through with equal strides, so there is no gap between products; a tile waits until the phase
- * before has finished its matrix. Waiting points backwards in the list and every block is resident:
- * it ends.
+ * kappa carry + gamma I, cut into tiles of 128 x 128, or of 64 x 128 where matrices are few.
+ * Symmetric results are computed on and below the diagonal and written twice. The tiles of all
+ * phases form one list, which persistent blocks go through with equal strides, so there is no gap
+ * between products; a tile waits until the phase before has finished its matrix. Waiting points
+ * backwards in the list and every block is resident: it ends.
  *
  * A block is three warpgroups: of the first, one thread streams operands through a ring in shared
  * memory and two more write finished tiles; the others are two makers that take turns, so that one
@@ -53,10 +53,10 @@ typedef struct Chain {
     int sets_each, sets;
     int *done;                /* [phases][n]: finished tiles */
     const float *rates;       /* [n] */
-    uint8_t cover[COVERS][4]; /* of symmetric results: own tile row of each block, tile column */
+    uint8_t cover[COVERS][4]; /* of symmetric results: row of each block, column, in tiles */
 } Chain;
 
-/* Runs it in clusters of 1 or 2 blocks, for which `cover` was made. */
-Status chain_launch(Device *d, const Chain *c, int cluster);
+/* Runs it with tiles of 64 or 128 rows, `halves` of 64, as phases and cover were made for. */
+Status chain_launch(Device *d, const Chain *c, int halves);
 
 #endif

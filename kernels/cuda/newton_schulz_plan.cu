@@ -38,7 +38,7 @@ static Status map_boxes(CUtensorMap *map, const void *p, int64_t rows, int64_t c
 typedef struct Plan {
     const Iteration *it;
     Chain *c;
-    int maps, cluster, covers;
+    int maps, halves, covers, covered; /* covered: tiles of a symmetric result */
     bool folded; /* aX is in the product, B having a I in it, instead of coming from F32 values */
 } Plan;
 
@@ -55,7 +55,7 @@ static Status plan_matrix(Plan *plan, const void *p, int64_t columns, int *numbe
 static Phase *plan_phase(Plan *plan, int out, int a, int b, int64_t depth, bool symmetric) {
     Chain *c = plan->c;
     Phase *p = &c->phase[c->phases++];
-    const int down = (int)ceil_div(c->r, TILE);
+    const int down = (int)ceil_div(c->r, plan->halves * BOX);
     p->a[0] = (uint8_t)a, p->b[0] = (uint8_t)b, p->out = (uint8_t)out;
     p->terms = 1;
     p->s = NOBODY;
@@ -64,8 +64,8 @@ static Phase *plan_phase(Plan *plan, int out, int a, int b, int64_t depth, bool 
     p->depth = (int)depth;
     p->columns = (int)(symmetric ? plan->it->r : plan->it->c);
     p->across = (int)ceil_div(p->columns, TILE);
-    p->tiles = symmetric ? down * (down + 1) / 2 : down * p->across;
-    p->sets = symmetric ? plan->covers : (int)ceil_div(down, plan->cluster) * p->across;
+    p->tiles = symmetric ? plan->covered : down * p->across;
+    p->sets = symmetric ? plan->covers : (int)ceil_div(down, 2) * p->across;
     p->alpha = 1.0f;
     c->sets_each += p->sets;
     return p;
@@ -117,33 +117,37 @@ static Status plan_wide(Plan *plan, float **wide) {
     return scratch_take(it->d, sizeof(float) * it->n * it->r * it->c, (void **)wide);
 }
 
-/* What can be chosen for measurements: TTV_NEWTON_SCHULZ=blas, or CLUSTER:GROUP, and
- * f for folded. */
+/* What can be chosen for measurements. TTV_NEWTON_SCHULZ: "blas"; or letters, f folded, c carried,
+ * h tiles of 64 rows, w of 128, and after a colon the size of a group. */
 typedef struct Choice {
-    bool blas, folded;
-    int cluster, group;
+    bool blas, folded, carried;
+    int halves, group;
 } Choice;
 
 static Choice choice(void) {
-    Choice c = {false, false, 2, 0};
     const char *text = getenv("TTV_NEWTON_SCHULZ");
-    if (text) c.blas = strcmp(text, "blas") == 0;
-    if (text && text[0] >= '1' && text[0] <= '2') c.cluster = text[0] - '0';
-    if (text && text[0] && text[1] == ':') c.group = atoi(text + 2);
-    c.folded = text && strchr(text, 'f');
+    Choice c = {};
+    if (!text) return c;
+    c.blas = strcmp(text, "blas") == 0;
+    c.folded = strchr(text, 'f') != NULL;
+    c.carried = strchr(text, 'c') != NULL;
+    c.halves = strchr(text, 'h') ? 1 : strchr(text, 'w') ? 2 : 0;
+    const char *colon = strchr(text, ':');
+    c.group = colon ? atoi(colon + 1) : 0;
     return c;
 }
 
-static void cover_put(Plan *plan, int first, int second, int shared) {
+static void cover_put(Plan *plan, int first, int second, int column) {
     uint8_t *set = plan->c->cover[plan->covers++];
-    set[0] = (uint8_t)first, set[1] = (uint8_t)(plan->cluster == 1 ? shared : second);
-    set[2] = (uint8_t)shared;
+    set[0] = (uint8_t)first, set[1] = (uint8_t)second, set[2] = (uint8_t)column;
+    plan->covered += second == NOBODY ? 1 : 2;
 }
 
-/* Tiles on and below the diagonal, in sets of two with a tile row in common: results are symmetric,
- * so tile (i, j) may be computed as (j, i). Of each pair of columns one tile of the last row is
- * left; those pair up along that row. */
-static void cover_pairs(Plan *plan, int side) {
+/* Tiles on and below the diagonal, in sets of two with a tile column in common: results are
+ * symmetric, so tile (i, j) may be computed as (j, i). Of each pair of columns one tile of the last
+ * row is left; those pair up along that row. */
+static void cover_pairs(Plan *plan) {
+    const int side = (int)ceil_div(plan->c->r, TILE);
     int spare = NOBODY;
     for (int j = 0; j < side; j++) {
         int i = j;
@@ -159,14 +163,11 @@ static void cover_pairs(Plan *plan, int side) {
     if (spare != NOBODY) cover_put(plan, spare, NOBODY, side - 1);
 }
 
-static void cover_make(Plan *plan) {
-    const int side = (int)ceil_div(plan->c->r, TILE);
-    if (plan->cluster == 2) {
-        cover_pairs(plan, side);
-        return;
-    }
-    for (int j = 0; j < side; j++)
-        for (int i = j; i < side; i++) cover_put(plan, i, NOBODY, j);
+/* The same with tiles of 64 rows. */
+static void cover_halves(Plan *plan) {
+    const int side = plan->c->r / BOX;
+    for (int j = 0; 2 * j < side; j++)
+        for (int i = 2 * j; i < side; i += 2) cover_put(plan, i, i + 1 < side ? i + 1 : NOBODY, j);
 }
 
 /* 24 matrices of 768 x 768: enough tiles that none waits, few enough that much of what a phase
@@ -176,12 +177,12 @@ static Status plan_run(Plan *plan) {
     Device *d = plan->it->d;
     const size_t bytes = sizeof(int) * (size_t)(c->phases * c->n);
     const int wish = choice().group;
-    c->group = wish > 0 ? wish : (int)ceil_div(500, c->phase[0].tiles);
+    c->group = wish > 0 ? wish : (int)ceil_div(250, c->phase[0].sets);
     if (c->group > c->n) c->group = c->n;
     c->sets = c->n * c->sets_each;
     TRY(scratch_take(d, bytes, (void **)&c->done));
     CUDA_TRY(cudaMemsetAsync(c->done, 0, bytes, stream_of(d)), "newton_schulz");
-    return chain_launch(d, c, plan->cluster);
+    return chain_launch(d, c, plan->halves);
 }
 
 bool chain_fits(const Iteration *it) {
@@ -189,16 +190,24 @@ bool chain_fits(const Iteration *it) {
            it->c % BOX == 0 && it->r <= 2048 && it->n * it->r < INT32_MAX && !choice().blas;
 }
 
+/* Tiles of 64 rows where those of 128 would leave multiprocessors without work. Without F32 values
+ * beside X there is nothing to add that BF16 has not lost already: B takes a I in. */
 static void plan_init(Plan *plan, Chain *c, const Iteration *it) {
+    const Choice wish = choice();
+    const int64_t sets = it->n * ceil_div(it->r, 2 * TILE) * ceil_div(it->c, TILE);
     memset(plan, 0, sizeof *plan);
     memset(c, 0, sizeof *c);
     plan->it = it;
     plan->c = c;
-    plan->cluster = choice().cluster;
-    plan->folded = choice().folded;
+    plan->halves = sets <= backend_of(it->d)->sm_count / 2 ? 1 : 2;
+    if (wish.halves) plan->halves = wish.halves;
+    plan->folded = (!it->carry || wish.folded) && !wish.carried;
     c->n = (int)it->n, c->r = (int)it->r;
     c->rates = it->rates;
-    cover_make(plan);
+    if (plan->halves == 1)
+        cover_halves(plan);
+    else
+        cover_pairs(plan);
 }
 
 Status iterate_chain(const Iteration *it, void *u, DType type, const void *x) {
