@@ -170,14 +170,14 @@ static void cover_halves(Plan *plan) {
         for (int i = 2 * j; i < side; i += 2) cover_put(plan, i, i + 1 < side ? i + 1 : NOBODY, j);
 }
 
-/* 24 matrices of 768 x 768: enough tiles that none waits, few enough that much of what a phase
+/* 12 matrices of 768 x 768: enough tiles that none waits, few enough that much of what a phase
  * writes is still in the second-level cache when the next one reads it. */
 static Status plan_run(Plan *plan) {
     Chain *c = plan->c;
     Device *d = plan->it->d;
     const size_t bytes = sizeof(int) * (size_t)(c->phases * c->n);
     const int wish = choice().group;
-    c->group = wish > 0 ? wish : (int)ceil_div(250, c->phase[0].sets);
+    c->group = wish > 0 ? wish : (int)ceil_div(132, c->phase[0].sets);
     if (c->group > c->n) c->group = c->n;
     c->sets = c->n * c->sets_each;
     TRY(scratch_take(d, bytes, (void **)&c->done));
