@@ -76,17 +76,40 @@ static double sum_squares(const Picture *a, const Picture *b, const ScoreOptions
     return total;
 }
 
+/* Largest samples were taken along with sum_squares(). */
+static double sum_luma(const Picture *a, const Picture *b, const ScoreOptions *o) {
+    double total = 0;
+    for (int64_t y = o->border; y < a->height - o->border; y++) {
+        double row = 0;
+        for (int64_t x = o->border; x < a->width - o->border; x++) {
+            const double d = picture_luma(a, o->alpha, x, y) - picture_luma(b, o->alpha, x, y);
+            row += d * d;
+        }
+        total += row;
+    }
+    return total;
+}
+
+void score_values(const Picture *p, const ScoreOptions *o, float *out) {
+    const double full = picture_full(p);
+    for (int64_t y = o->border; y < p->height - o->border; y++)
+        for (int64_t x = o->border; x < p->width - o->border; x++)
+            for (int c = 0; c < 3; c++)
+                *out++ = (float)(picture_sample(p, o->alpha, x, y, p->colors == 3 ? c : 0) / full);
+}
+
 Status score_pictures(const Picture *a, const Picture *b, const ScoreOptions *o, Score *out) {
-    *out = (Score){.ssim = NAN, .colors = a->colors, .bits = a->bits};
+    *out = (Score){.ssim = NAN, .lpips = NAN, .colors = score_channels(a, o), .bits = a->bits};
     TRY(score_check_pair(a, b, o));
     TRY(check_border(a, o->border));
     out->width = a->width - 2 * o->border;
     out->height = a->height - 2 * o->border;
-    out->samples = out->width * out->height * a->colors;
+    out->samples = out->width * out->height * out->colors;
     bool scaled = o->range == 1;
     double range = o->range > 0 && !scaled ? o->range : picture_full(a);
     out->range = scaled ? 1 : range;
     double sum = sum_squares(a, b, o, out);
+    if (o->luma && a->colors == 3) sum = sum_luma(a, b, o);
     double mse = sum / (double)out->samples;
     out->identical = sum == 0;
     out->squared_error = sum / (range * range);

@@ -72,8 +72,8 @@ static double window_row(const Ssim *s, int64_t y, double *line) {
 static void fill_line(const Picture *a, const Picture *b, const ScoreOptions *o, int64_t y, int c,
                       int64_t width, double *line) {
     for (int64_t x = 0; x < width; x++) {
-        double va = picture_sample(a, o->alpha, x + o->border, y + o->border, c);
-        double vb = picture_sample(b, o->alpha, x + o->border, y + o->border, c);
+        double va = score_sample(a, o, x + o->border, y + o->border, c);
+        double vb = score_sample(b, o, x + o->border, y + o->border, c);
         line[x] = va;
         line[width + x] = vb;
         line[2 * width + x] = va * va;
@@ -96,14 +96,15 @@ Status ssim_of(const Picture *a, const Picture *b, const ScoreOptions *o, double
     gaussian(s.weights);
     s.rows = memory;
     double *line = s.rows + SSIM_WINDOW * MAPS * s.width, total = 0;
-    for (int c = 0; c < a->colors; c++) {
+    for (int c = 0; c < score_channels(a, o); c++) {
         for (int64_t y = 0; y < s.height; y++) {
             fill_line(a, b, o, y, c, s.width, line);
             filter_row(&s, line, y);
             if (y + 1 >= SSIM_WINDOW) total += window_row(&s, y, line);
         }
     }
-    int64_t windows = (s.width - SSIM_WINDOW + 1) * (s.height - SSIM_WINDOW + 1) * a->colors;
+    int64_t windows =
+        (s.width - SSIM_WINDOW + 1) * (s.height - SSIM_WINDOW + 1) * score_channels(a, o);
     *out = total / (double)windows;
     mem_free(memory);
     return STATUS_OK;

@@ -11,9 +11,17 @@ static PsnrOptions options;
 static const Option psnr_options[] = {
     {"metric", OPTION_STRING, FIELD(metric), "psnr,ssim", 0, 0, NULL, "metric",
      "what to compute, with commas between: psnr, ssim, mse, lpips"},
-    {"average", OPTION_CHOICE, FIELD(average), "image", 0, 0, "image|pooled", "average",
-     "which PSNR of many pairs leads and is held against --min-psnr: the mean of dB, or of the "
-     "pooled MSE"},
+    {"average", OPTION_CHOICE, FIELD(average), "image", 0, 0, "image|scene|pooled", "average",
+     "which PSNR of many pairs leads and is held against --min-psnr: the mean of dB, the mean over "
+     "folders of their means, or that of the pooled MSE"},
+    {"channels", OPTION_CHOICE, FIELD(channels), "rgb", 0, 0, "rgb|y", "channels",
+     "what counts of RGB: all of it, or BT.601's luma (16 to 235, as super-resolution papers)"},
+    {"resize", OPTION_CHOICE, FIELD(resize), "never", 0, 0, "never|to-ref", "resize",
+     "pictures of another size than their reference A: refused, or resized to it (bicubic)"},
+    {"quantize", OPTION_CHOICE, FIELD(quantize), "none", 0, 0, "none|8bit", "quantize",
+     "8bit: samples of 16 bits are rounded to 8 first"},
+    {"lpips_weights", OPTION_STRING, FIELD(lpips_weights), "", 0, 0, NULL, "lpips-weights",
+     "safetensors with the weights of LPIPS 0.1 (VGG): then it is computed, too"},
     {"min_psnr", OPTION_FLOAT, FIELD(min_psnr), "0", 0, 0, NULL, "min-psnr",
      "exit code 1 when the PSNR is below this, in dB; unset: no floor"},
     {"pairs", OPTION_STRING, FIELD(pairs), "", 0, 0, NULL, "pairs",
@@ -101,6 +109,7 @@ static int run_psnr(Config *config, int argc, char **argv) {
     char word[64];
     ScoreRun run = {.options = &options};
     run.metrics = parse_metrics(options.metric, word, sizeof word);
+    if (run.metrics && options.lpips_weights[0]) run.metrics |= METRIC_LPIPS;
     run.has_floor = config_is_set(config, "psnr", "min_psnr");
     if (!run.metrics)
         return cli_usage(&command_psnr, "--metric: '%s' is none of psnr, ssim, mse, lpips", word);
@@ -117,10 +126,11 @@ static int run_psnr(Config *config, int argc, char **argv) {
 const Command command_psnr = {
     .name = "psnr",
     .aliases = "score",
-    .summary = "PSNR, SSIM and MSE of pictures against their references",
+    .summary = "PSNR, SSIM, MSE and LPIPS of pictures against their references",
     .synopsis = "ttv psnr [flags] A B",
     .examples = "  ttv psnr truth.png render.png\n"
                 "  ttv psnr truth/ renders/ --min-psnr 30 --results-file scores.csv\n"
+                "  ttv psnr truth/ renders/ -r --average scene --lpips-weights lpips.safetensors\n"
                 "  ttv psnr --pairs pairs.tsv --json\n"
                 "  ttv psnr truth.png render.png --error-map where.png\n",
     .letters = "j=workers r=recursive",

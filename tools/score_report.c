@@ -24,7 +24,16 @@ static void print_pair(const ScoreRun *run, const ScorePair *pair, const Score *
             out_printf("%sssim %.6f", gap, s->ssim);
         gap = "  ";
     }
-    if (run->metrics & METRIC_MSE) out_printf("%smse %.9g", gap, s->mse);
+    if (run->metrics & METRIC_MSE) {
+        out_printf("%smse %.9g", gap, s->mse);
+        gap = "  ";
+    }
+    if (run->lpips) {
+        if (isnan(s->lpips))
+            out_printf("%slpips -", gap);
+        else
+            out_printf("%slpips %.6f", gap, s->lpips);
+    }
     out_text("  ");
     out_path(pair->a);
     out_text("  ");
@@ -39,17 +48,27 @@ static void print_summary(const ScoreRun *run) {
                (long long)u->n_infinite, (long long)run->failed,
                (long long)run->pairs.missing_count);
     if (u->n == 0) return;
-    if ((run->metrics & METRIC_PSNR) && run->options->average == AVERAGE_POOLED)
+    const bool scenes = run->options->average == AVERAGE_SCENE;
+    if ((run->metrics & METRIC_PSNR) && scenes)
+        out_printf("psnr mean over %lld scenes %.6f dB; mean %.6f over %lld finite, min %.6f, "
+                   "median %.6f, pooled %.6f\n",
+                   (long long)u->groups, u->psnr_groups, u->psnr_mean, finite, u->psnr_min,
+                   u->psnr_median, u->psnr_pooled);
+    else if ((run->metrics & METRIC_PSNR) && run->options->average == AVERAGE_POOLED)
         out_printf("psnr pooled %.6f dB; mean %.6f over %lld finite, min %.6f, median %.6f\n",
                    u->psnr_pooled, u->psnr_mean, finite, u->psnr_min, u->psnr_median);
     else if (run->metrics & METRIC_PSNR)
         out_printf("psnr mean %.6f dB over %lld finite; min %.6f, median %.6f, pooled %.6f\n",
                    u->psnr_mean, finite, u->psnr_min, u->psnr_median, u->psnr_pooled);
     if ((run->metrics & METRIC_SSIM) && u->n_ssim > 0)
-        out_printf("ssim mean %.6f over %lld; min %.6f\n", u->ssim_mean, (long long)u->n_ssim,
-                   u->ssim_min);
+        out_printf("ssim mean %.6f over %lld; min %.6f\n", scenes ? u->ssim_groups : u->ssim_mean,
+                   (long long)(scenes ? u->groups : u->n_ssim), u->ssim_min);
     if (run->metrics & METRIC_MSE)
         out_printf("mse mean %.9g; pooled %.9g\n", u->mse_mean, u->mse_pooled);
+    if (u->n_lpips > 0)
+        out_printf("lpips mean %.6f over %lld; max %.6f\n",
+                   scenes ? u->lpips_groups : u->lpips_mean,
+                   (long long)(scenes ? u->groups : u->n_lpips), u->lpips_max);
 }
 
 void score_report_text(const ScoreRun *run) {
@@ -69,7 +88,7 @@ static void alarm_line(const char *path, int largest, int bits, int64_t *count) 
 }
 
 void score_report_faults(const ScoreRun *run) {
-    int64_t alarms = 0, without_ssim = 0;
+    int64_t alarms = 0, without_ssim = 0, without_lpips = 0, resized = 0;
     for (int64_t i = 0; i < run->pairs.count; i++) {
         const PairScore *r = run->results + i;
         if (r->status != STATUS_OK) {
@@ -79,6 +98,8 @@ void score_report_faults(const ScoreRun *run) {
         alarm_line(run->pairs.items[i].a, r->score.largest_a, r->score.bits, &alarms);
         alarm_line(run->pairs.items[i].b, r->score.largest_b, r->score.bits, &alarms);
         without_ssim += isnan(r->score.ssim);
+        without_lpips += isnan(r->score.lpips);
+        resized += r->resized;
     }
     if (alarms > MAX_ALARMS)
         note("warning: %lld more such pictures", (long long)(alarms - MAX_ALARMS));
@@ -91,7 +112,15 @@ void score_report_faults(const ScoreRun *run) {
         else
             note("%s: no partner", run->pairs.missing[i]);
     }
-    note("LPIPS was not computed: no weights were given");
+    if (resized > 0)
+        note("%lld pictures were resized to their reference: their scores are not comparable with "
+             "others'",
+             (long long)resized);
+    if (!run->lpips)
+        note("LPIPS was not computed: no weights were given (--lpips-weights)");
+    else if (without_lpips > 0)
+        note("LPIPS was not computed for %lld pairs: a side is below %d pixels",
+             (long long)without_lpips, LPIPS_SIDE);
 }
 
 /* ---- JSON ---- */
@@ -111,6 +140,7 @@ static void json_score(const ScoreRun *run, const Score *s, JsonWriter *w) {
     if (run->metrics & METRIC_PSNR) json_pair_number(w, "psnr", s->psnr);
     if (run->metrics & METRIC_SSIM) json_pair_number(w, "ssim", s->ssim);
     if (run->metrics & METRIC_MSE) json_pair_number(w, "mse", s->mse);
+    if (run->lpips) json_pair_number(w, "lpips", s->lpips);
     json_alarm(w, "alarm_a", s->largest_a, s->bits);
     json_alarm(w, "alarm_b", s->largest_b, s->bits);
 }
@@ -123,10 +153,9 @@ static void json_pairs(const ScoreRun *run, JsonWriter *w) {
         json_begin_object(w);
         json_pair_string(w, "a", run->pairs.items[i].a);
         json_pair_string(w, "b", run->pairs.items[i].b);
-        if (r->status == STATUS_OK)
-            json_score(run, &r->score, w);
-        else
-            json_pair_string(w, "error", r->message);
+        if (r->status == STATUS_OK) json_score(run, &r->score, w);
+        if (r->status == STATUS_OK && r->resized) json_pair_bool(w, "resized", true);
+        if (r->status != STATUS_OK) json_pair_string(w, "error", r->message);
         json_end_object(w);
     }
     json_end_array(w);
@@ -138,11 +167,14 @@ static void json_pairs(const ScoreRun *run, JsonWriter *w) {
 
 static void json_summary(const ScoreRun *run, JsonWriter *w) {
     const ScoreSummary *u = &run->summary;
+    const bool scenes = run->options->average == AVERAGE_SCENE;
     json_pair_int(w, "n", u->n);
     json_pair_int(w, "n_inf", u->n_infinite);
     json_pair_int(w, "n_failed", run->failed);
     json_pair_int(w, "n_missing", run->pairs.missing_count);
-    json_pair_string(w, "average", run->options->average == AVERAGE_POOLED ? "pooled" : "image");
+    static const char *const averages[] = {"image", "scene", "pooled"};
+    json_pair_string(w, "average", averages[run->options->average]);
+    json_pair_int(w, "n_scenes", u->groups);
     json_pair_bool(w, "identical", u->n > 0 && u->n_infinite == u->n);
     if (run->metrics & METRIC_PSNR) {
         json_pair_number(w, "psnr", score_run_psnr(run));
@@ -150,19 +182,25 @@ static void json_summary(const ScoreRun *run, JsonWriter *w) {
         json_pair_number(w, "psnr_min", u->psnr_min);
         json_pair_number(w, "psnr_median", u->psnr_median);
         json_pair_number(w, "psnr_pooled", u->psnr_pooled);
+        json_pair_number(w, "psnr_scene", u->psnr_groups);
     }
     if (run->metrics & METRIC_SSIM) {
         json_pair_int(w, "n_ssim", u->n_ssim);
-        json_pair_number(w, "ssim", u->ssim_mean);
+        json_pair_number(w, "ssim", scenes ? u->ssim_groups : u->ssim_mean);
+        json_pair_number(w, "ssim_scene", u->ssim_groups);
         json_pair_number(w, "ssim_min", u->ssim_min);
     }
     if (run->metrics & METRIC_MSE) {
         json_pair_number(w, "mse", u->mse_mean);
         json_pair_number(w, "mse_pooled", u->mse_pooled);
     }
-    json_key(w, "lpips");
-    json_null(w);
-    json_pair_string(w, "lpips_note", "not computed: no weights were given");
+    json_pair_number(w, "lpips", scenes ? u->lpips_groups : u->lpips_mean);
+    if (run->lpips) {
+        json_pair_int(w, "n_lpips", u->n_lpips);
+        json_pair_number(w, "lpips_max", u->lpips_max);
+    } else {
+        json_pair_string(w, "lpips_note", "not computed: no weights were given");
+    }
     if (!run->has_floor) return;
     json_pair_number(w, "min_psnr", run->options->min_psnr);
     json_pair_bool(w, "passed", u->n > 0 && score_run_psnr(run) >= run->options->min_psnr);
@@ -201,15 +239,17 @@ static Status csv_text(FileWriter *f, const char *text) {
 
 /* Columns width to identical. */
 static Status csv_score(FileWriter *f, const Score *s) {
-    char text[256], ssim[64] = "";
+    char text[256], ssim[64] = "", lpips[64] = "";
     if (!isnan(s->ssim)) snprintf(ssim, sizeof ssim, "%.9g", s->ssim);
-    snprintf(text, sizeof text, ",%lld,%lld,%d,%d,%.9g,%s,%.9g,%d", (long long)s->width,
-             (long long)s->height, s->colors, s->bits, s->psnr, ssim, s->mse, s->identical);
+    if (!isnan(s->lpips)) snprintf(lpips, sizeof lpips, "%.9g", s->lpips);
+    snprintf(text, sizeof text, ",%lld,%lld,%d,%d,%.9g,%s,%.9g,%s,%d", (long long)s->width,
+             (long long)s->height, s->colors, s->bits, s->psnr, ssim, s->mse, lpips, s->identical);
     return csv_text(f, text);
 }
 
 static Status csv_rows(const ScoreRun *run, FileWriter *f) {
-    TRY(csv_text(f, "index,a,b,width,height,channels,bits,psnr,ssim,mse,identical,error\r\n"));
+    TRY(csv_text(f,
+                 "index,a,b,width,height,channels,bits,psnr,ssim,mse,lpips,identical,error\r\n"));
     for (int64_t i = 0; i < run->pairs.count; i++) {
         const PairScore *r = run->results + i;
         char text[32];
@@ -219,7 +259,7 @@ static Status csv_rows(const ScoreRun *run, FileWriter *f) {
         TRY(csv_text(f, ","));
         TRY(csv_field(f, run->pairs.items[i].b));
         bool ok = r->status == STATUS_OK;
-        TRY(ok ? csv_score(f, &r->score) : csv_text(f, ",,,,,,,,"));
+        TRY(ok ? csv_score(f, &r->score) : csv_text(f, ",,,,,,,,,"));
         TRY(csv_text(f, ","));
         if (!ok) TRY(csv_field(f, r->message));
         TRY(csv_text(f, "\r\n"));

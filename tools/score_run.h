@@ -4,15 +4,17 @@
 
 #include "core/config.h"
 #include "datasets/score.h"
+#include "tools/lpips.h"
 #include "tools/score_pairs.h"
 
 enum { METRIC_PSNR = 1, METRIC_SSIM = 2, METRIC_MSE = 4, METRIC_LPIPS = 8 };
-typedef enum Average { AVERAGE_IMAGE, AVERAGE_POOLED } Average;
+typedef enum Average { AVERAGE_IMAGE, AVERAGE_SCENE, AVERAGE_POOLED } Average;
 
 typedef struct PsnrOptions {
     char metric[CONFIG_TEXT], pairs[CONFIG_TEXT];
-    char results_file[CONFIG_TEXT], error_map[CONFIG_TEXT];
+    char results_file[CONFIG_TEXT], error_map[CONFIG_TEXT], lpips_weights[CONFIG_TEXT];
     int average, alpha, pair_by, missing, covariance;
+    int channels, resize, quantize; /* 0: rgb, never, none */
     bool recursive;
     int64_t border, workers, max_pixels;
     double range, min_psnr, error_full;
@@ -23,6 +25,7 @@ typedef struct PairScore {
     Status status;
     char *message; /* of a failed pair */
     Score score;
+    bool resized; /* b was, to the size of a */
 } PairScore;
 
 typedef struct ScoreRun {
@@ -32,7 +35,8 @@ typedef struct ScoreRun {
     ScorePairs pairs;
     PairScore *results; /* one per pair */
     int64_t failed;
-    ScoreSummary summary; /* of the pairs that did not fail */
+    Lpips *lpips;         /* NULL: no weights were given */
+    ScoreSummary summary; /* of the pairs that did not fail; groups: folders of a */
 } ScoreRun;
 
 /* ---- score_run.c ---- */

@@ -214,13 +214,13 @@ run 3 psnr --pairs <(:) -q
 printf 'a.png\tb.png\nodd, "name".png\ttall.png\n' >list.tsv
 cp a.png 'odd, "name".png'
 run 3 psnr --pairs list.tsv --results-file r.csv
-equal heading "$(head -n 1 r.csv | tr -d '\r')" 'index,a,b,width,height,channels,bits,psnr,ssim,mse,identical,error'
+equal heading "$(head -n 1 r.csv | tr -d '\r')" 'index,a,b,width,height,channels,bits,psnr,ssim,mse,lpips,identical,error'
 equal rows "$(wc -l <r.csv)" 3
 checks=$((checks + 1))
-grep -q '^1,"odd, ""name"".png",tall.png,,,,,,,,,"tall.png: 16 x 13' r.csv || fail 'the row of a failed pair'
-python3 - <<'PY' || fail 'the CSV does not have 12 columns'
+grep -q '^1,"odd, ""name"".png",tall.png,,,,,,,,,,"tall.png: 16 x 13' r.csv || fail 'the row of a failed pair'
+python3 - <<'PY' || fail 'the CSV does not have 13 columns'
 import csv
-assert all(len(row) == 12 for row in csv.reader(open("r.csv", newline="")))
+assert all(len(row) == 13 for row in csv.reader(open("r.csv", newline="")))
 PY
 run 4 psnr a.png b.png --results-file no/such/folder/r.csv
 run 0 psnr a.png b.png --error-map map.png
@@ -231,6 +231,110 @@ run 0 psnr maps/00001_2.png maps/00001_2.png
 tells 'is all black'
 run 4 psnr a.png b.png --error-map no/such/folder/map.png
 run 4 psnr x y --error-map a.png/maps
+
+# ---- luma: 64 in all channels is 64 * 219 / 255 in Y; equal luma is identical there ----
+run 0 psnr a.png b.png --channels y --metric psnr,mse
+says 'psnr 31.390925 dB  mse 47.20'
+run 0 psnr a.png b.png --channels y --json
+equal luma "$(json_get out 'd["pairs"][0]["channels"], round(d["psnr"], 3), 0 < d["ssim"] < 1')" '(1, 31.391, True)'
+paint red.png 16 12 RGB 'x * 9 + (20 if c == 0 else 0)'
+paint black.png 16 12 RGB 'x * 9'
+run 0 psnr red.png black.png --channels y --metric psnr # 65.481 / 255 * 20
+says 'psnr 33.918701 dB'
+run 0 psnr grey.png grey.png --channels y --metric psnr
+says inf
+run 2 psnr a.png b.png --channels cb
+
+# ---- sizes and depths, only when asked ----
+paint half.png 8 6 RGB '(x * 18 + y * 10 + c * 40) % 200'
+run 3 psnr a.png half.png
+run 0 psnr a.png half.png --resize to-ref --metric psnr
+tells '1 pictures were resized to their reference'
+run 0 psnr a.png half.png --resize to-ref --json
+equal resized "$(json_get out 'd["pairs"][0]["resized"], d["pairs"][0]["width"]')" '(True, 16)'
+run 0 psnr a.png b.png --resize to-ref --json
+equal 'not resized' "$(json_get out '"resized" in d["pairs"][0], round(d["psnr"], 6)')" '(False, 30.069004)'
+paint flat.png 8 6 L 9
+run 0 psnr grey.png flat.png --resize to-ref --metric psnr
+says inf
+run 3 psnr deep_a.png deep.png --resize to-ref
+tells 'has 16 bits: only 8-bit pictures without alpha are resized (--quantize 8bit)'
+run 0 psnr deep_a.png deep.png --resize to-ref --quantize 8bit --metric psnr
+run 3 psnr a.png clear.png --resize to-ref
+paint clear_half.png 8 6 RGBA 9
+run 3 psnr a.png clear_half.png --resize to-ref --alpha ignore
+tells 'alpha channel'
+paint deep_half.png 4 4 L16 'x * 4000 + 128'
+run 3 psnr unit.png deep_half.png
+run 0 psnr deep_a.png deep_half.png --quantize 8bit --json # 128 / 257 rounds to 0, 128.5 to 1
+equal quantised "$(json_get out 'd["pairs"][0]["bits"], d["pairs"][0]["data_range"]')" '(8, 255)'
+paint eight.png 4 4 L '(x * 4000 + 128) // 257'
+run 0 psnr eight.png deep_a.png --quantize 8bit --metric psnr
+says inf
+run 2 psnr a.png b.png --resize always
+run 2 psnr a.png b.png --quantize 4bit
+
+# ---- mean over scenes: folders count alike, whatever they hold ----
+mkdir -p t/one t/two r/one r/two
+for i in 1 2 3; do cp a.png t/one/$i.png && cp b.png r/one/$i.png; done
+cp a.png t/two/1.png && cp c.png r/two/1.png
+run 0 psnr t r -r --metric psnr --average scene
+says 'psnr mean over 2 scenes 36.089604 dB; mean 33.079304 over 4 finite'
+run 0 psnr t r -r --average scene --json --min-psnr 36
+equal scenes "$(json_get out 'd["average"], d["n_scenes"], round(d["psnr"], 6), round(d["psnr_scene"], 6), d["passed"]')" \
+    "('scene', 2, 36.089604, 36.089604, True)"
+run 1 psnr t r -r --average scene --min-psnr 36.1
+run 0 psnr t r -r --json
+equal scenes "$(json_get out 'round(d["psnr"], 6), round(d["psnr_scene"], 6)')" '(33.079304, 36.089604)'
+cp a.png r/two/1.png # a scene that is identical has no finite PSNR
+run 0 psnr t r -r --metric psnr --average scene
+says 'psnr mean over 2 scenes 30.069004 dB'
+
+# ---- LPIPS with weights of VGG16's sizes ----
+python3 - lpips.safetensors <<'PY'
+import json, struct, sys
+plan, at, header, number, inputs = [64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512], 0, {}, 0, 3
+def add(name, *shape):
+    global at
+    n = 2
+    for s in shape: n *= s
+    header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + n]}
+    at += n
+for c in plan:
+    if c == 0:
+        number += 1
+        continue
+    add(f"features.{number}.weight", c, inputs, 3, 3)
+    add(f"features.{number}.bias", c)
+    number, inputs = number + 2, c
+for k, c in enumerate([64, 128, 256, 512, 512]):
+    add(f"lin{k}.model.1.weight", 1, c, 1, 1)
+text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+state, values = 1, []
+for i in range(4099):
+    state = state * 1664525 + 1013904223 & 0xFFFFFFFF
+    values.append(struct.pack("<f", (state >> 8) / 2**24 * 0.1)[2:])
+with open(sys.argv[1], "wb") as f:
+    f.write(struct.pack("<Q", len(text)) + text + (b"".join(values) * (at // 8198 + 1))[:at])
+PY
+paint big_a.png 24 18 RGB '(x * 9 + y * 5 + c * 40) % 200'
+paint big_b.png 24 18 RGB '(x * 9 + y * 7 + c * 40) % 200'
+run 0 psnr big_a.png big_b.png --lpips-weights lpips.safetensors
+says '  lpips 0.'
+case $err in *LPIPS*) fail 'LPIPS was computed, but stderr says it was not' ;; esac
+run 0 psnr big_a.png big_a.png --lpips-weights lpips.safetensors --json
+equal identical "$(json_get out 'd["lpips"], d["n_lpips"], "lpips_note" in d')" '(0, 1, False)'
+run 0 psnr big_a.png big_b.png --lpips-weights lpips.safetensors --results-file r.csv -q
+checks=$((checks + 1))
+grep -q ',0\.[0-9]*,0,' r.csv || fail 'the CSV lacks LPIPS'
+run 0 psnr a.png b.png --lpips-weights lpips.safetensors
+says 'lpips -'
+tells 'LPIPS was not computed for 1 pairs: a side is below 16 pixels'
+run 4 psnr a.png b.png --lpips-weights no-such-file
+run 3 psnr a.png b.png --lpips-weights a.png
+head -c 20000 lpips.safetensors >cut.safetensors
+run 3 psnr a.png b.png --lpips-weights cut.safetensors
 
 # ---- streams ----
 if [ -w /dev/full ]; then
