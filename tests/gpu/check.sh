@@ -5,6 +5,7 @@
 #   gradient   every op's gradient on the card against finite differences
 #   golden     golden vectors on the card: fp32, tf32, bf16
 #   graphs     recorded steps change no bit; memory plans
+#   memory     the largest batch that the plan names runs, the next power of two is refused
 #   model      whole models, card against CPU; same bits twice; resume (model_parity.c)
 #   sanitizer  compute-sanitizer over the op table: memcheck, then racecheck
 #   bench      ttv bench step and ops of ViTTT-T, S, B in bf16
@@ -25,7 +26,7 @@ export LC_ALL=C OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 
-parts=ops,gradient,golden,graphs,model,sanitizer,bench
+parts=ops,gradient,golden,graphs,memory,model,sanitizer,bench
 only=$parts
 device=cuda
 batch=256
@@ -175,6 +176,10 @@ part_golden() {
 part_graphs() {
     check graphs '\[  (PASSED|FAILED)|^Total' "$build/tests/test_nn_graphs"
     ! [ -x "$build/tests/test_nn_plan" ] || check plan '\[  (PASSED|FAILED)|^Total' "$build/tests/test_nn_plan"
+}
+
+part_memory() {
+    check memory 'as planned|^FAIL|not' "$here/plan_largest.sh" --device "$device" "$build"
 }
 
 part_model() {
