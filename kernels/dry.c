@@ -39,7 +39,8 @@ DRY(linear_residual, Tensor y, Tensor x, Tensor w, Tensor bias, Tensor residual,
 DRY(linear_dx, Grad dx, Grad sums, Tensor dy, Tensor w, Tensor pre, Activation act)
 DRY(linear_dw, Grad dw, Grad dbias, Tensor dy, Tensor x)
 DRY(layernorm, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b, float eps)
-DRY(layernorm_backward, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x, Tensor w, Tensor stats)
+DRY(layernorm_backward, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x, Tensor w, Tensor stats,
+    Tensor scaled, Tensor scale)
 DRY(softnorm, Tensor y, Tensor norms, Tensor g, Tensor gain, float offset)
 DRY(softnorm_backward, Grad dg, Tensor dy, Tensor g, Tensor norms, Tensor gain, float offset)
 DRY(rmsnorm, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps)
@@ -58,9 +59,13 @@ DRY(attention_backward, Tensor dpacked, Grad dq_w, Grad dk_w, Tensor dout, Tenso
     Tensor packed, Tensor q_w, Tensor k_w, int64_t heads, float eps)
 DRY(dwconv3, Grad y, Tensor x, Tensor w, Tensor bias, TapMode mode, bool add_input)
 DRY(dwconv3_taps, Grad g, Grad sum_y, Tensor x, Tensor y, float alpha)
-DRY(image_normalise, Tensor y, Tensor x, const float *mean, const float *std)
+DRY(dwconv3_norm, Tensor sum, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor bias, Tensor gain,
+    Tensor shift, float eps)
+DRY(dwconv3_backward, Grad dx, Grad dw, Grad sum_dy, Tensor dy, Tensor x, Tensor w, bool add_input,
+    Tensor scaled, Tensor scale)
+DRY(image_normalise, Tensor y, Tensor x, const float *mean, const float *std, int64_t patch)
 DRY(image_prepare, Tensor y, Tensor x, Tensor samples, Tensor mix, const float *mean,
-    const float *std)
+    const float *std, int64_t patch)
 DRY(patchify, Tensor y, Tensor x, int64_t patch)
 DRY(view_tokens, Tensor y, Tensor cameras, Tensor rgb, int64_t height, int64_t width, int64_t patch)
 DRY(split_heads, Grad y, Tensor packed, int64_t offset)

@@ -133,8 +133,10 @@ struct Kernels {
     /* y = (x-mean)*rstd*w + b over the last dimension C; biased variance; stats[M,2] = mean, rstd
      * (optional). x, y act; w, b, stats F32 (vittt.md 3.4). */
     Status (*layernorm)(Device *d, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b, float eps);
+    /* scaled[M,C] = scale[r / (M/B)] dx for row r, the gradient of a branch with stochastic depth
+     * (optional; of dx as it is afterwards); scale F32 [B], B divides M. dx, scaled act. */
     Status (*layernorm_backward)(Device *d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x,
-                                 Tensor w, Tensor stats);
+                                 Tensor w, Tensor stats, Tensor scaled, Tensor scale);
     /* Over the middle dimension of g[outer, reduce, inner]: n = sqrt(sum g^2), y = c g/(n+offset):
      * the soft norm of inner gradients with offset 1 (vittt.md 2.1, 2.2), unit vectors with a small
      * one, weights kept at a given norm (lact_nvs.md 3.3, 4). y, g act; y none: norms only.
@@ -189,6 +191,17 @@ struct Kernels {
      * the bias gradient. x, y act; g F32. */
     Status (*dwconv3_taps)(Device *d, Grad g, Grad sum_y, Tensor x, Tensor y, float alpha);
 
+    /* sum = x + taps of x + bias, y = its layer norm over C, stats[B*H*W,2] as layernorm
+     * (optional): dwconv3 with a shared w [1,C,9] and `add_input`, then layernorm. All maps
+     * [B,H,W,C] act; w, bias, gain[C], shift[C] F32. */
+    Status (*dwconv3_norm)(Device *d, Tensor sum, Tensor y, Tensor stats, Tensor x, Tensor w,
+                           Tensor bias, Tensor gain, Tensor shift, float eps);
+    /* The gradients of y = dwconv3(x, shared w, bias): dx (+)= adjoint of dy (plus dy when
+     * `add_input`), dw[1,C,9] (+)= dwconv3_taps(x, dy), sum_dy[C] (+)= sum of dy; scaled[b,...] =
+     * scale[b] dx (optional, as in layernorm_backward). dx, scaled act. */
+    Status (*dwconv3_backward)(Device *d, Grad dx, Grad dw, Grad sum_dy, Tensor dy, Tensor x,
+                               Tensor w, bool add_input, Tensor scaled, Tensor scale);
+
     /* ---- attention within windows (lact_nvs.md 3.2, 5.5) ------------------------------------- */
 
     /* o[W,l,d] = softmax(q^ k^' / sqrt(dh)) v in each window and head, without a mask. packed
@@ -205,17 +218,19 @@ struct Kernels {
 
     /* ---- tokens, images, heads ------------------------------------------------------------- */
 
-    /* y[B,H,W,3] (act) = (x/255 - mean) / std; x U8 [B,H,W,3]; mean, std: 3 host floats each. */
-    Status (*image_normalise)(Device *d, Tensor y, Tensor x, const float *mean, const float *std);
-    /* Training images in one pass: normalise, flip, erase, mix (vittt.md 7.3, 7.4). y [B,H,W,3]
-     * act, x U8 [B,H,W,3]; mean, std: 3 host floats each. With e(b,p) = noise where p lies in
-     * sample b's erased box, else (x[b, flipped p]/255 - mean)/std, and r = B-1-b the partner:
-     *   y[b,p] = e(r,p) inside the batch's cut box, else lambda e(b,p) + (1-lambda) e(r,p).
-     * samples I32 [B,8]: flip (0, 1), erased top, left, height, width, then key0, key1 of the noise
-     * and one unused; the noise is N(0,1) per pixel and channel from Philox block (pixel index, 0,
-     * 0, 0). mix F32 [8]: lambda, cut top, left, height, width; the rest unused. */
+    /* y (act) = (x/255 - mean) / std; x U8 [B,H,W,3]; mean, std: 3 host floats each. y is a map
+     * [B,H,W,3] with patch 0, else its patches [B,(H/p)(W/p),3*p*p] as patchify would make them. */
+    Status (*image_normalise)(Device *d, Tensor y, Tensor x, const float *mean, const float *std,
+                              int64_t patch);
+    /* Training images in one pass: normalise, flip, erase, mix (vittt.md 7.3, 7.4). y act,
+     * map or patches as above, x U8 [B,H,W,3]; mean, std: 3 host floats each. With e(b,p) = noise
+     * where p lies in sample b's erased box, else (x[b, flipped p]/255 - mean)/std, and r = B-1-b
+     * the partner: y[b,p] = e(r,p) inside the batch's cut box, else lambda e(b,p) + (1-lambda)
+     * e(r,p). samples I32 [B,8]: flip (0, 1), erased top, left, height, width, then key0, key1 of
+     * the noise and one unused; the noise is N(0,1) per pixel and channel from Philox block (pixel
+     * index, 0, 0, 0). mix F32 [8]: lambda, cut top, left, height, width; the rest unused. */
     Status (*image_prepare)(Device *d, Tensor y, Tensor x, Tensor samples, Tensor mix,
-                            const float *mean, const float *std);
+                            const float *mean, const float *std, int64_t patch);
     /* y[B,(H/p)(W/p),ch*p*p] from x[B,H,W,ch]; column order (channel, ky, kx), the order of the
      * published convolution weight; act. */
     Status (*patchify)(Device *d, Tensor y, Tensor x, int64_t patch);

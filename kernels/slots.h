@@ -38,6 +38,8 @@
     X(attention_backward)                                                                          \
     X(dwconv3)                                                                                     \
     X(dwconv3_taps)                                                                                \
+    X(dwconv3_norm)                                                                                \
+    X(dwconv3_backward)                                                                            \
     X(image_normalise)                                                                             \
     X(image_prepare)                                                                               \
     X(patchify)                                                                                    \

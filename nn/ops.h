@@ -81,6 +81,10 @@ Var *op_attention(Tape *t, Var *packed, Var *q_w, Var *k_w, int64_t heads, float
 /* x + dwconv(x) over the [B,H,W,C] view of x [B,N,C]; w [C,1,3,3], b [C]: conditional position
  * encoding. */
 Var *op_cpe(Tape *t, Var *x, int64_t height, int64_t width, Var *w, Var *b);
+/* The same, and the layer norm of it: returns layernorm(sum), *sum = x + dwconv(x). One node, equal
+ * to op_cpe and op_layernorm. */
+Var *op_cpe_norm(Tape *t, Var *x, int64_t height, int64_t width, Var *w, Var *b, Var *gain,
+                 Var *shift, float eps, Var **sum);
 /* Per-sample taps: y[p] = sum_t w[b,c,t] x[p+t]; x [B,H,W,C], w [1 or B,C,9]. */
 Var *op_dwconv_apply(Tape *t, Var *x, Var *w);
 /* g[b,c,t] = alpha sum_p x[p+t] y[p] -> F32 [B,C,9]. */
@@ -92,11 +96,12 @@ Var *op_split_heads(Tape *t, Var *packed, int64_t offset, int64_t heads, int64_t
  * NULL). */
 Var *op_merge_heads(Tape *t, Var *a, Var *b);
 Var *op_mean_tokens(Tape *t, Var *x); /* [B,N,C] -> F32 [B,C] */
-Var *op_image_normalise(Tape *t, Tensor u8, const float *mean, const float *std);
+/* U8 [B,H,W,3] to (x/255 - mean)/std, as a map (patch 0) or as op_patchify makes patches of it. */
+Var *op_image_normalise(Tape *t, Tensor u8, const float *mean, const float *std, int64_t patch);
 /* Training images: normalised, flipped, erased, mixed; samples I32 [B,8] and mix F32 [8] as the
  * kernel takes them, on the device. Without gradients, like normalise. */
 Var *op_image_prepare(Tape *t, Tensor u8, Tensor samples, Tensor mix, const float *mean,
-                      const float *std);
+                      const float *std, int64_t patch);
 /* Tokens [B,V*l,12 p^2] of the tape's activations from cameras F32 [B,V,16] and the colours U8
  * [B,I,height*width,3] of the first I views (or none); without gradients. */
 Var *op_view_tokens(Tape *t, Tensor cameras, Tensor rgb, int64_t height, int64_t width,

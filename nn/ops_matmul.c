@@ -142,10 +142,12 @@ Var *op_linear(Tape *t, Var *x, Var *w, Var *b) {
 
 /* ---- a branch and the residual around it (vittt.md 4.1) ---------------------------------- */
 
-/* d branch as a matrix: dy itself, or scale[b] dy in memory to be given back. */
-static Status branch_gradient(Tape *t, Tensor dy, const Var *scale, Tensor *out) {
-    *out = op_rows(dy);
-    if (!scale) return STATUS_OK;
+/* d branch as a matrix: dy itself, or scale[b] dy in memory to be given back, which the node behind
+ * may have written already. */
+static Status branch_gradient(Tape *t, const Node *n, const Var *scale, Tensor *out) {
+    const Tensor dy = n->out->grad;
+    *out = op_rows(tensor_is_none(n->scaled) ? dy : n->scaled);
+    if (!scale || !tensor_is_none(n->scaled)) return STATUS_OK;
     Tensor scaled;
     TRY(tape_take(t, dy.dtype, dy.rank, dy.shape, &scaled));
     *out = op_rows(scaled);
@@ -178,7 +180,7 @@ static bool residual_fits(Tape *t, const char *op, int count, Var **in, Var *res
 
 static Status linear_residual_backward(Tape *t, Node *n) {
     Tensor branch;
-    TRY(branch_gradient(t, n->out->grad, n->in[4], &branch));
+    TRY(branch_gradient(t, n, n->in[4], &branch));
     TRY(linear_gradients(t, branch, n->in[0], n->in[1], n->in[2]));
     return residual_gradient(t, n, n->in[3], branch);
 }
@@ -195,7 +197,8 @@ Var *op_linear_residual(Tape *t, Var *x, Var *w, Var *b, Var *residual, Tensor s
     Status s =
         op_kernels(t)->linear_residual(tape_device(t), op_rows(y->value), op_rows(x->value),
                                        w->value, op_value(b), op_rows(residual->value), scale);
-    if (s == STATUS_OK) tape_record(t, op, linear_residual_backward, y, 5, in);
+    Node *n = s == STATUS_OK ? tape_record(t, op, linear_residual_backward, y, 5, in) : NULL;
+    if (n) n->scale = in[4];
     return op_done(t, op, s, y);
 }
 
@@ -220,7 +223,7 @@ static Status mlp_backward(Tape *t, Node *n) {
 
 static Status mlp_residual_backward(Tape *t, Node *n) {
     Tensor branch;
-    TRY(branch_gradient(t, n->out->grad, n->in[6], &branch));
+    TRY(branch_gradient(t, n, n->in[6], &branch));
     TRY(mlp_gradients(t, branch, n));
     return residual_gradient(t, n, n->in[5], branch);
 }
@@ -258,6 +261,7 @@ static Var *mlp(Tape *t, const char *op, Status (*backward)(Tape *, Node *), Var
     if (n) {
         n->saved[0] = pre;
         n->saved[1] = hidden;
+        n->scale = in[6];
     } else if (s == STATUS_OK) {
         tape_give(t, hidden);
     }

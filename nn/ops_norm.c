@@ -6,9 +6,13 @@
 static Status layernorm_backward(Tape *t, Node *n) {
     Device *d = tape_device(t);
     Var *x = n->in[0], *w = n->in[1], *b = n->in[2];
-    Grad dx = op_rows_grad(tape_grad(t, x)), dw = tape_grad(t, w), db = tape_grad(t, b);
+    Tensor scaled, scale;
+    Grad dx = op_rows_grad(tape_grad_last(t, x, &scaled, &scale));
+    Grad dw = tape_grad(t, w), db = tape_grad(t, b);
+    TRY(tape_status(t));
+    if (!tensor_is_none(scaled)) scaled = op_rows(scaled);
     return d->k->layernorm_backward(d, dx, dw, db, op_rows(n->out->grad), op_rows(x->value),
-                                    w->value, n->saved[0]);
+                                    w->value, n->saved[0], scaled, scale);
 }
 
 /* The bias of a layer without one: zeros, so that kernels know one form only. */

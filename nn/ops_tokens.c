@@ -78,31 +78,46 @@ Var *op_mean_tokens(Tape *t, Var *x) {
 
 /* ---- images ----------------------------------------------------------------------------- */
 
-Var *op_image_normalise(Tape *t, Tensor u8, const float *mean, const float *std) {
+static bool patch_fits(Tensor u8, int64_t patch) {
+    return u8.rank == 4 && u8.shape[3] == 3 && u8.dtype == DTYPE_U8 && patch >= 0 &&
+           (patch == 0 || (u8.shape[1] % patch == 0 && u8.shape[2] % patch == 0));
+}
+
+/* The map, or its patches. */
+static Var *image_output(Tape *t, Tensor u8, int64_t patch) {
+    if (patch == 0) return tape_output(t, tape_act(t), 4, u8.shape);
+    const int64_t shape[] = {u8.shape[0], (u8.shape[1] / patch) * (u8.shape[2] / patch),
+                             3 * patch * patch};
+    return tape_output(t, tape_act(t), 3, shape);
+}
+
+#define IMAGE_EXPECTED "U8 [B, H, W, 3] with H and W multiples of the patch"
+
+Var *op_image_normalise(Tape *t, Tensor u8, const float *mean, const float *std, int64_t patch) {
     if (tape_poison(t)) return tape_poison(t);
     Var *x = tape_input(t, u8, "image");
     if (!op_ready(t, "image_normalise", 1, &x)) return tape_poison(t);
-    if (u8.rank != 4 || u8.shape[3] != 3 || u8.dtype != DTYPE_U8)
-        return op_refuse(t, "image_normalise", 1, &x, "U8 [B, H, W, 3]");
-    Var *y = tape_output(t, tape_act(t), 4, u8.shape);
+    if (!patch_fits(u8, patch)) return op_refuse(t, "image_normalise", 1, &x, IMAGE_EXPECTED);
+    Var *y = image_output(t, u8, patch);
     if (tape_poison(t)) return y;
-    Status s = op_kernels(t)->image_normalise(tape_device(t), y->value, u8, mean, std);
+    Status s = op_kernels(t)->image_normalise(tape_device(t), y->value, u8, mean, std, patch);
     return op_done(t, "image_normalise", s, y);
 }
 
 Var *op_image_prepare(Tape *t, Tensor u8, Tensor samples, Tensor mix, const float *mean,
-                      const float *std) {
+                      const float *std, int64_t patch) {
     if (tape_poison(t)) return tape_poison(t);
     Var *in[] = {tape_input(t, u8, "image"), tape_input(t, samples, "samples"),
                  tape_input(t, mix, "mix")};
     if (!op_ready(t, "image_prepare", 3, in)) return tape_poison(t);
-    if (u8.rank != 4 || u8.shape[3] != 3 || u8.dtype != DTYPE_U8 || samples.rank != 2 ||
-        samples.dtype != DTYPE_I32 || samples.shape[0] != u8.shape[0] || samples.shape[1] != 8 ||
-        mix.rank != 1 || mix.dtype != DTYPE_F32 || mix.shape[0] != 8)
-        return op_refuse(t, "image_prepare", 3, in, "U8 [B, H, W, 3], I32 [B, 8] and F32 [8]");
-    Var *y = tape_output(t, tape_act(t), 4, u8.shape);
+    if (!patch_fits(u8, patch) || samples.rank != 2 || samples.dtype != DTYPE_I32 ||
+        samples.shape[0] != u8.shape[0] || samples.shape[1] != 8 || mix.rank != 1 ||
+        mix.dtype != DTYPE_F32 || mix.shape[0] != 8)
+        return op_refuse(t, "image_prepare", 3, in, IMAGE_EXPECTED ", I32 [B, 8] and F32 [8]");
+    Var *y = image_output(t, u8, patch);
     if (tape_poison(t)) return y;
-    Status s = op_kernels(t)->image_prepare(tape_device(t), y->value, u8, samples, mix, mean, std);
+    Status s =
+        op_kernels(t)->image_prepare(tape_device(t), y->value, u8, samples, mix, mean, std, patch);
     return op_done(t, "image_prepare", s, y);
 }
 

@@ -277,6 +277,22 @@ Status tape_grad_of(Tape *t, Var *out, Tensor *grad) {
     return reached ? STATUS_OK : t->device->k->zero(t->device, *grad);
 }
 
+Grad tape_grad_last(Tape *t, Var *v, Tensor *scaled, Tensor *scale) {
+    const Grad g = tape_grad(t, v);
+    *scaled = *scale = tensor_none();
+    if (tensor_is_none(g.t) || t->running <= t->first) return g;
+    Node *n = node_at(t, t->running - 1);
+    if (n->out != v || !n->scale) return g;
+    const Status s = tape_take(t, g.t.dtype, g.t.rank, g.t.shape, &n->scaled);
+    if (s != STATUS_OK) {
+        tape_fail(t, s);
+        return grad_none();
+    }
+    *scaled = n->scaled;
+    *scale = n->scale->value;
+    return g;
+}
+
 Status tape_grad_pass(Tape *t, Var *to, Var *from) {
     if (!to->wants_grad) return STATUS_OK;
     Var *base = memory_of(to);

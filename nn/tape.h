@@ -44,7 +44,11 @@ struct Node {
     Status (*backward)(Tape *t, Node *n);
     Var *in[NODE_INPUTS];
     Var *out;
-    Var *more[NODE_MORE];     /* further outputs, none or from the front (tape_record_more) */
+    Var *more[NODE_MORE]; /* further outputs, none or from the front (tape_record_more) */
+    /* The backward reads scale[b] d out (scale F32 [B], or NULL); `scaled` holds it when the node
+     * behind wrote it together with d out (tape_grad_last), and is the backward's to give back. */
+    Var *scale;
+    Tensor scaled;
     Tensor saved[NODE_SAVED]; /* step-arena memory of the node, freed after its backward */
     union {
         float f[4];
@@ -107,6 +111,10 @@ bool tape_will_record(const Tape *t, int inputs, Var *const *in);
  * None when v is NULL, wants no gradient, or memory ran out (then the tape has failed). F32 for
  * parameters, otherwise the dtype of the value. */
 Grad tape_grad(Tape *t, Var *v);
+/* As tape_grad, for a kernel that can write d v and scale[b] d v at once: when v comes from the
+ * node right in front, whose backward wants that and to whose gradient nobody adds any more,
+ * *scaled is memory for it and *scale the factors; none otherwise. */
+Grad tape_grad_last(Tape *t, Var *v, Tensor *scaled, Tensor *scale);
 /* d to (+)= d from, equal shapes. The last use of d from in its backward: when `to` has no gradient
  * yet, it takes over the memory instead of copying it. */
 Status tape_grad_pass(Tape *t, Var *to, Var *from);

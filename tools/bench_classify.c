@@ -27,7 +27,9 @@ static Status run_forward(void *user) {
     const int64_t side = c->model.preprocess.image_size;
     Tensor input = tensor_4d(c->predictor.pixels.data, DTYPE_U8, c->batch, side, side, 3);
     tape_reset(t, false);
-    vittt_forward(c->model.vittt, t, op_image_normalise(t, input, c->mean, c->std), false);
+    const int64_t patch = c->model.config.patch;
+    Var *patches = op_image_normalise(t, input, c->mean, c->std, patch);
+    vittt_forward_patches(c->model.vittt, t, patches, side / patch, side / patch, false);
     return tape_status(t);
 }
 

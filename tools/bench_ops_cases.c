@@ -88,7 +88,14 @@ static Status run_layernorm(OpRun *r) {
 }
 static Status run_layernorm_backward(OpRun *r) {
     return r->k->layernorm_backward(r->device, grad_set(r->t[0]), grad_set(r->t[1]),
-                                    grad_set(r->t[2]), r->t[3], r->t[4], r->t[5], r->t[6]);
+                                    grad_set(r->t[2]), r->t[3], r->t[4], r->t[5], r->t[6],
+                                    tensor_none(), tensor_none());
+}
+static Status run_layernorm_backward_add(OpRun *r) { /* onto the residual's gradient, drop path */
+    r->bytes = 5.0 * (double)tensor_bytes(r->t[0]);
+    return r->k->layernorm_backward(r->device, grad_add(r->t[0]), grad_set(r->t[1]),
+                                    grad_set(r->t[2]), r->t[3], r->t[4], r->t[5], r->t[6], r->t[7],
+                                    r->t[8]);
 }
 static Status run_softnorm(OpRun *r) {
     return r->k->softnorm(r->device, r->t[0], r->t[1], r->t[2], tensor_none(), 1.0f);
@@ -174,13 +181,25 @@ static Status run_dwconv3_taps(OpRun *r) {
                               summed ? grad_set(r->t[3]) : grad_none(), r->t[1], r->t[2], 1.0f);
 }
 
+static Status run_dwconv3_norm(OpRun *r) {
+    r->flops = 18.0 * (double)tensor_count(r->t[3]);
+    return r->k->dwconv3_norm(r->device, r->t[0], r->t[1], r->t[2], r->t[3], r->t[4], r->t[5],
+                              r->t[6], r->t[7], 1e-6f);
+}
+static Status run_dwconv3_backward(OpRun *r) {
+    r->flops = 36.0 * (double)tensor_count(r->t[4]);
+    return r->k->dwconv3_backward(r->device, grad_set(r->t[0]), grad_set(r->t[1]),
+                                  grad_set(r->t[2]), r->t[3], r->t[4], r->t[5], true, r->t[6],
+                                  r->t[7]);
+}
+
 /* ---- tokens, images, heads ---- */
 static const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
 static Status run_image_prepare(OpRun *r) { /* mixed, but neither flipped nor erased nor cut */
-    return r->k->image_prepare(r->device, r->t[0], r->t[1], r->t[2], r->t[3], mean, std);
+    return r->k->image_prepare(r->device, r->t[0], r->t[1], r->t[2], r->t[3], mean, std, r->patch);
 }
 static Status run_image_normalise(OpRun *r) {
-    return r->k->image_normalise(r->device, r->t[0], r->t[1], mean, std);
+    return r->k->image_normalise(r->device, r->t[0], r->t[1], mean, std, r->patch);
 }
 static Status run_patchify(OpRun *r) {
     return r->k->patchify(r->device, r->t[0], r->t[1], r->patch);
@@ -354,6 +373,8 @@ const OpCase op_cases[] = {
     {"linear_dw", "fc1", "f:MC f:M a:RM a:RC", run_linear_dw},
     {"layernorm", "tokens", "a:RC f:R2 a:RC f:C f:C", run_layernorm},
     {"layernorm_backward", "tokens", "a:RC f:C f:C a:RC a:RC f:C f:R2", run_layernorm_backward},
+    {"layernorm_backward", "tokens, added, scaled", "a:RC f:C f:C a:RC a:RC f:C f:R2 a:RC f:B",
+     run_layernorm_backward_add},
     {"softnorm", "inner gradients", "f:GDD f:GD f:GDD", run_softnorm},
     {"softnorm_backward", "inner gradients", "f:GDD f:GDD f:GDD f:GD", run_softnorm_backward},
     {"softnorm", "unit vectors", "a:RC f:R a:RC1", run_softnorm},
@@ -376,8 +397,12 @@ const OpCase op_cases[] = {
     {"dwconv3", "inner kernel, adjoint", "a:BHWD a:BHWD f:BD9", run_dwconv3_adjoint},
     {"dwconv3_taps", "position encoding", "f:1C9 a:BHWC a:BHWC f:C", run_dwconv3_taps},
     {"dwconv3_taps", "inner kernel", "f:BD9 a:BHWD a:BHWD", run_dwconv3_taps},
-    {"image_normalise", "images", "a:BII3 u:BII3", run_image_normalise},
-    {"image_prepare", "images, mixup", "a:BII3 u:BII3 n:B8 f:8", run_image_prepare},
+    {"dwconv3_norm", "position encoding", "a:BHWC a:BHWC f:R2 a:BHWC f:1C9 f:C f:C f:C",
+     run_dwconv3_norm},
+    {"dwconv3_backward", "position encoding, scaled",
+     "a:BHWC f:1C9 f:C a:BHWC a:BHWC f:1C9 a:BHWC f:B", run_dwconv3_backward},
+    {"image_normalise", "images to patches", "a:BNp u:BII3", run_image_normalise},
+    {"image_prepare", "images to patches, mixup", "a:BNp u:BII3 n:B8 f:8", run_image_prepare},
     {"patchify", "images", "a:BNp a:BII3", run_patchify},
     {"view_tokens", "posed views", "a:BNV f:B1@ u:B1S3", run_view_tokens},
     {"split_heads", "q of qkv", "a:BhND a:BNP", run_split_heads},

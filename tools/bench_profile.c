@@ -55,8 +55,9 @@ static Status leave(Device *d, int slot, double start, Status s) {
     X(layernorm, (Device * d, Tensor y, Tensor s, Tensor x, Tensor w, Tensor b, float eps),        \
       (d, y, s, x, w, b, eps))                                                                     \
     X(layernorm_backward,                                                                          \
-      (Device * d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x, Tensor w, Tensor s),            \
-      (d, dx, dw, db, dy, x, w, s))                                                                \
+      (Device * d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x, Tensor w, Tensor s,             \
+       Tensor scaled, Tensor scale),                                                               \
+      (d, dx, dw, db, dy, x, w, s, scaled, scale))                                                 \
     X(softnorm, (Device * d, Tensor y, Tensor norms, Tensor g, Tensor gain, float offset),         \
       (d, y, norms, g, gain, offset))                                                              \
     X(softnorm_backward,                                                                           \
@@ -91,11 +92,21 @@ static Status leave(Device *d, int slot, double start, Status s) {
       (d, y, x, w, b, m, add_input))                                                               \
     X(dwconv3_taps, (Device * d, Grad g, Grad sum_y, Tensor x, Tensor y, float alpha),             \
       (d, g, sum_y, x, y, alpha))                                                                  \
-    X(image_normalise, (Device * d, Tensor y, Tensor x, const float *mean, const float *std),      \
-      (d, y, x, mean, std))                                                                        \
+    X(dwconv3_norm,                                                                                \
+      (Device * d, Tensor sum, Tensor y, Tensor s, Tensor x, Tensor w, Tensor b, Tensor gain,      \
+       Tensor shift, float eps),                                                                   \
+      (d, sum, y, s, x, w, b, gain, shift, eps))                                                   \
+    X(dwconv3_backward,                                                                            \
+      (Device * d, Grad dx, Grad dw, Grad sum_dy, Tensor dy, Tensor x, Tensor w, bool add_input,   \
+       Tensor scaled, Tensor scale),                                                               \
+      (d, dx, dw, sum_dy, dy, x, w, add_input, scaled, scale))                                     \
+    X(image_normalise,                                                                             \
+      (Device * d, Tensor y, Tensor x, const float *mean, const float *std, int64_t patch),        \
+      (d, y, x, mean, std, patch))                                                                 \
     X(image_prepare,                                                                               \
-      (Device * d, Tensor y, Tensor x, Tensor s, Tensor m, const float *mean, const float *std),   \
-      (d, y, x, s, m, mean, std))                                                                  \
+      (Device * d, Tensor y, Tensor x, Tensor s, Tensor m, const float *mean, const float *std,    \
+       int64_t patch),                                                                             \
+      (d, y, x, s, m, mean, std, patch))                                                           \
     X(patchify, (Device * d, Tensor y, Tensor x, int64_t patch), (d, y, x, patch))                 \
     X(view_tokens,                                                                                 \
       (Device * d, Tensor y, Tensor c, Tensor rgb, int64_t h, int64_t w, int64_t patch),           \

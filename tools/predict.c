@@ -44,8 +44,9 @@ static Status forward(Predictor *p, const uint8_t *pixels, int64_t count, float 
     Tensor input = tensor_4d(p->pixels.data, DTYPE_U8, count, size, size, 3);
     TRY(device_push(m->device, input, pixels));
     tape_reset(p->tape, false);
-    Var *image = op_image_normalise(p->tape, input, mean, std);
-    Var *out = vittt_forward(m->vittt, p->tape, image, false);
+    const int64_t patch = m->config.patch, side = size / patch;
+    Var *patches = op_image_normalise(p->tape, input, mean, std, patch);
+    Var *out = vittt_forward_patches(m->vittt, p->tape, patches, side, side, false);
     TRY(tape_status(p->tape));
     return device_pull(m->device, logits, out->value);
 }

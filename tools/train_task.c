@@ -167,9 +167,11 @@ static Var *loss(void *user, Tape *tape, int64_t batch) {
         mean[i] = (float)t->model->preprocess.mean[i];
         std[i] = (float)t->model->preprocess.std[i];
     }
-    Var *image =
-        op_image_prepare(tape, pixels_of(t, batch), samples_of(t, batch), t->mix, mean, std);
-    Var *logits = vittt_forward(t->model->vittt, tape, image, true);
+    const int64_t patch = t->model->config.patch;
+    const int64_t side = t->model->preprocess.image_size / patch;
+    Var *patches =
+        op_image_prepare(tape, pixels_of(t, batch), samples_of(t, batch), t->mix, mean, std, patch);
+    Var *logits = vittt_forward_patches(t->model->vittt, tape, patches, side, side, true);
     return op_cross_entropy(tape, logits, targets_of(t, batch));
 }
 

@@ -165,9 +165,8 @@ static Tensor drop_row(const Vittt *m, int64_t branch, int64_t batch, bool train
 
 /* ---- forward ------------------------------------------------------------------------------ */
 
-static Var *patch_embed(const Vittt *m, Tape *t, Var *image) {
+static Var *patch_embed(const Vittt *m, Tape *t, Var *patches) {
     const VitttConfig *c = &m->config;
-    Var *patches = op_patchify(t, image, c->patch);
     Var *w = op_view(t, m->patch_w, 2, (int64_t[]){c->width, 3 * c->patch * c->patch});
     Var *x = op_linear(t, patches, w, m->patch_b);
     tape_drop(t, patches);
@@ -178,9 +177,10 @@ static Var *block_forward(const Vittt *m, int64_t index, Tape *t, Var *x, int64_
                           int64_t width, bool training) {
     const VitttBlock *b = &m->blocks[index];
     const int64_t batch = x->value.shape[0];
-    Var *placed = op_cpe(t, x, height, width, b->cpe_w, b->cpe_b);
+    Var *placed;
+    Var *n1 = op_cpe_norm(t, x, height, width, b->cpe_w, b->cpe_b, b->norm1_w, b->norm1_b, NORM_EPS,
+                          &placed);
     tape_drop(t, x);
-    Var *n1 = op_layernorm(t, placed, b->norm1_w, b->norm1_b, NORM_EPS);
     const Tensor scale = drop_row(m, 2 * index, batch, training);
     x = b->sequence.kind == SEQUENCE_NONE
             ? vittt_mixer_join(&b->mixer, t, n1, height, width, placed, scale)
@@ -200,30 +200,41 @@ static Var *block_pass(void *user, Tape *t, Var *x) {
     return block_forward(p->model, p->index, t, x, p->height, p->width, p->training);
 }
 
-static Status check_input(const Vittt *m, const Tape *t, Tensor image, bool training) {
+static Status check_image(const Vittt *m, Tensor image) {
     const int64_t p = m->config.patch;
     char text[64];
-    if (image.rank != 4 || image.shape[3] != 3 || image.shape[0] < 1 || image.shape[1] < p ||
-        image.shape[2] < p || image.shape[1] % p != 0 || image.shape[2] % p != 0)
-        return status_set(STATUS_DATA,
-                          "ViTTT: image is %s, expected [B, H, W, 3] with H and W multiples of "
-                          "the patch %lld",
-                          tensor_shape_text(image, text, sizeof text), (long long)p);
-    if (training && m->config.drop_path > 0 && image.shape[0] > m->max_batch &&
+    if (image.rank == 4 && image.shape[3] == 3 && image.shape[0] >= 1 && image.shape[1] >= p &&
+        image.shape[2] >= p && image.shape[1] % p == 0 && image.shape[2] % p == 0)
+        return STATUS_OK;
+    return status_set(STATUS_DATA,
+                      "ViTTT: image is %s, expected [B, H, W, 3] with H and W multiples of the "
+                      "patch %lld",
+                      tensor_shape_text(image, text, sizeof text), (long long)p);
+}
+
+static Status check_patches(const Vittt *m, const Tape *t, Tensor patches, int64_t height,
+                            int64_t width, bool training) {
+    const int64_t p = m->config.patch;
+    char text[64];
+    if (patches.rank != 3 || height < 1 || width < 1 || patches.shape[0] < 1 ||
+        patches.shape[1] != height * width || patches.shape[2] != 3 * p * p)
+        return status_set(STATUS_DATA, "ViTTT: patches are %s, expected [B, %lld*%lld, %lld]",
+                          tensor_shape_text(patches, text, sizeof text), (long long)height,
+                          (long long)width, (long long)(3 * p * p));
+    if (training && m->config.drop_path > 0 && patches.shape[0] > m->max_batch &&
         tape_device(t)->kind != DEVICE_DRY)
         return status_set(STATUS_INTERNAL,
                           "ViTTT: stochastic depth was drawn for %lld samples, the batch has %lld",
-                          (long long)m->max_batch, (long long)image.shape[0]);
+                          (long long)m->max_batch, (long long)patches.shape[0]);
     return STATUS_OK;
 }
 
-Var *vittt_forward(Vittt *m, Tape *t, Var *image, bool training) {
+Var *vittt_forward_patches(Vittt *m, Tape *t, Var *patches, int64_t height, int64_t width,
+                           bool training) {
     Status s = tape_status(t);
-    if (s == STATUS_OK) s = check_input(m, t, image->value, training);
+    if (s == STATUS_OK) s = check_patches(m, t, patches->value, height, width, training);
     if (s != STATUS_OK) return tape_fail(t, s);
-    const int64_t height = image->value.shape[1] / m->config.patch;
-    const int64_t width = image->value.shape[2] / m->config.patch;
-    Var *x = patch_embed(m, t, image);
+    Var *x = patch_embed(m, t, patches);
     for (int64_t i = 0; i < m->config.depth; i++) {
         m->passes[i] = (VitttPass){m, i, height, width, training};
         x = m->config.recompute ? tape_recompute(t, x, block_pass, &m->passes[i])
@@ -236,4 +247,13 @@ Var *vittt_forward(Vittt *m, Tape *t, Var *image, bool training) {
     Var *logits = op_linear(t, features, m->head_w, m->head_b);
     tape_drop(t, features);
     return logits;
+}
+
+Var *vittt_forward(Vittt *m, Tape *t, Var *image, bool training) {
+    Status s = tape_status(t);
+    if (s == STATUS_OK) s = check_image(m, image->value);
+    if (s != STATUS_OK) return tape_fail(t, s);
+    const int64_t p = m->config.patch;
+    return vittt_forward_patches(m, t, op_patchify(t, image, p), image->value.shape[1] / p,
+                                 image->value.shape[2] / p, training);
 }

@@ -79,6 +79,11 @@ Status vittt_stage_drop_path(Vittt *m, Device *d, uint64_t seed, int64_t step, i
  * the patch. training: stochastic depth as drawn. */
 Var *vittt_forward(Vittt *m, Tape *t, Var *image, bool training);
 
+/* The same from the image's patches [B, height*width, 3*patch*patch] (op_patchify; the image ops
+ * make them at once); height, width: of the map of patches. */
+Var *vittt_forward_patches(Vittt *m, Tape *t, Var *patches, int64_t height, int64_t width,
+                           bool training);
+
 /* Multiply-adds of one image of the configured size (the count of vittt.md 1; base mixer in its
  * state form). */
 int64_t vittt_macs(const VitttConfig *c);

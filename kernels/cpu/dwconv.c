@@ -108,3 +108,17 @@ Status dwconv3_taps_cpu(Device *d, Grad g, Grad sum_y, Tensor x, Tensor y, float
     if (g.t.data && g.t.dtype != DTYPE_F32) return refuse_dtype("dwconv3_taps (g)", g.t.dtype);
     return scratch_done(d, dwconv3_taps(d, g, sum_y, x, y, alpha));
 }
+
+Status dwconv3_norm_cpu(Device *d, Tensor sum, Tensor y, Tensor stats, Tensor x, Tensor w,
+                        Tensor bias, Tensor gain, Tensor shift, float eps) {
+    TRY(dwconv3_cpu(d, grad_set(sum), x, w, bias, TAPS_CORRELATE, true));
+    return layernorm_cpu(d, y, stats, sum, gain, shift, eps);
+}
+
+Status dwconv3_backward_cpu(Device *d, Grad dx, Grad dw, Grad sum_dy, Tensor dy, Tensor x, Tensor w,
+                            bool add_input, Tensor scaled, Tensor scale) {
+    TRY(dwconv3_taps_cpu(d, dw, sum_dy, x, dy, 1.0f));
+    TRY(dwconv3_cpu(d, dx, dy, w, tensor_none(), TAPS_TRANSPOSE, add_input));
+    if (!scaled.data || !dx.t.data) return STATUS_OK;
+    return scale_rows_cpu(d, grad_set(scaled), dx.t, scale);
+}

@@ -163,8 +163,12 @@ static Status layernorm_backward(Device *d, Grad dx, Grad dw, Grad db, Tensor dy
 }
 
 Status layernorm_backward_cpu(Device *d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x, Tensor w,
-                              Tensor stats) {
+                              Tensor stats, Tensor scaled, Tensor scale) {
     if (!act_dtype(x.dtype) || dy.dtype != x.dtype || (dx.t.data && !act_dtype(dx.t.dtype)))
         return refuse_dtype("layernorm_backward", dy.dtype);
-    return scratch_done(d, layernorm_backward(d, dx, dw, db, dy, x, w, stats));
+    TRY(scratch_done(d, layernorm_backward(d, dx, dw, db, dy, x, w, stats)));
+    if (!scaled.data || !dx.t.data) return STATUS_OK;
+    const int64_t batch = tensor_count(scale), each = tensor_count(x) / batch;
+    return scale_rows_cpu(d, grad_set(tensor_view2(scaled, batch, each)),
+                          tensor_view2(dx.t, batch, each), scale);
 }

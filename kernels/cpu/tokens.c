@@ -2,31 +2,6 @@
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/values.h"
 
-Status image_normalise_cpu(Device *d, Tensor y, Tensor x, const float *mean, const float *std) {
-    (void)d;
-    if (x.dtype != DTYPE_U8) return refuse_dtype("image_normalise", x.dtype);
-    if (!act_dtype(y.dtype)) return refuse_dtype("image_normalise (y)", y.dtype);
-    /* Exactly (v/255 - mean)/std in F32 for every byte value: one table for all pixels. */
-    float table[256][3];
-    for (int v = 0; v < 256; v++) {
-        for (int c = 0; c < 3; c++) table[v][c] = ((float)v / 255.0f - mean[c]) / std[c];
-    }
-    const int64_t pixels = tensor_count(x) / 3;
-    const uint8_t *in = x.data;
-    const Grad to = grad_set(y);
-#pragma omp parallel for schedule(static) if (pixels >= PARALLEL_MIN)
-    for (int64_t start = 0; start < pixels; start += CHUNK / 3) {
-        float buffer[CHUNK];
-        const int64_t n = min_i64(CHUNK / 3, pixels - start);
-        float *out = values_target(&to, start * 3, buffer);
-        for (int64_t i = 0; i < n; i++) {
-            for (int c = 0; c < 3; c++) out[3 * i + c] = table[in[3 * (start + i) + c]][c];
-        }
-        values_write(&to, start * 3, 3 * n, out);
-    }
-    return STATUS_OK;
-}
-
 /* One row of patches per unit of work; moves elements of `size` bytes. */
 #define PATCH_ROW(type)                                                                            \
     static void patch_row_##type(type *y, const type *x, int64_t width, int64_t channels,          \

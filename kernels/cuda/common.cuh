@@ -231,5 +231,8 @@ static __device__ __forceinline__ float warp_max(float x) {
 /* out[n] (+)= alpha * sum over p of partial[p * stride + n], in a fixed order. */
 Status reduce_partials(Device *d, Grad out, const float *partial, int64_t parts, int64_t stride,
                        float alpha);
+/* Two of them, alpha 1, with one launch; either may be none. */
+Status reduce_partials_two(Device *d, Grad a, Grad b, const float *partial_a,
+                           const float *partial_b, int64_t parts, int64_t stride);
 
 #endif

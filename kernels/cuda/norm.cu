@@ -2,69 +2,26 @@
  * registers between the mean, the variance and the result, so memory is touched once; longer or odd
  * rows are read again from cache.
  */
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/norm.cuh"
 
 #define WARPS 8
 
-/* V (4 or 8) floats at a 16-byte boundary. */
-template <int V>
-static __device__ __forceinline__ void floats_load(float (&out)[V], const float *p) {
-#pragma unroll
-    for (int q = 0; q < V; q += 4) {
-        const float4 f = *reinterpret_cast<const float4 *>(p + q);
-        out[q] = f.x, out[q + 1] = f.y, out[q + 2] = f.z, out[q + 3] = f.w;
-    }
-}
-
 /* ---- layer norm, forward -------------------------------------------------------------------- */
 
-template <typename T, int PACKS, int V>
+template <typename T, int PACKS>
 __global__ void __launch_bounds__(32 * WARPS)
-    layernorm_kernel(T *y, float *stats, const T *x, const float *w, const float *b, int64_t rows,
-                     int width, float eps) {
+    layernorm_kernel(T *y, float *stats, const T *x, NormArgs g, int64_t rows) {
+    const int V = 16 / sizeof(T), lane = threadIdx.x;
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
     if (row >= rows) return;
-    const int lane = threadIdx.x;
-    const T *in = x + row * width;
-    float v[PACKS][V];
-    float sum = 0;
+    uint4 raw[PACKS];
 #pragma unroll
     for (int p = 0; p < PACKS; p++) {
         const int c = (p * 32 + lane) * V;
-        if (c < width) pack_load<T, V>(v[p], in + c);
-#pragma unroll
-        for (int i = 0; i < V; i++) {
-            if (c >= width) v[p][i] = 0;
-            sum += v[p][i];
-        }
+        raw[p] = make_uint4(0, 0, 0, 0);
+        if (c < g.width) raw[p] = *reinterpret_cast<const uint4 *>(x + row * g.width + c);
     }
-    const float mean = warp_sum(sum) / width;
-    float square = 0;
-#pragma unroll
-    for (int p = 0; p < PACKS; p++) {
-        const bool inside = (p * 32 + lane) * V < width;
-#pragma unroll
-        for (int i = 0; i < V; i++) {
-            v[p][i] -= mean;
-            if (inside) square += v[p][i] * v[p][i];
-        }
-    }
-    const float rstd = rsqrtf(warp_sum(square) / width + eps);
-#pragma unroll
-    for (int p = 0; p < PACKS; p++) {
-        const int c = (p * 32 + lane) * V;
-        if (c >= width) break;
-        float wv[V], bv[V], out[V];
-        floats_load<V>(wv, w + c);
-        floats_load<V>(bv, b + c);
-#pragma unroll
-        for (int i = 0; i < V; i++) out[i] = v[p][i] * rstd * wv[i] + bv[i];
-        pack_store<T, V>(y + row * width + c, out);
-    }
-    if (stats && lane == 0) {
-        stats[2 * row] = mean;
-        stats[2 * row + 1] = rstd;
-    }
+    row_norm<T, PACKS>(y + row * g.width, stats ? stats + 2 * row : NULL, raw, g, lane);
 }
 
 template <typename T>
@@ -90,22 +47,12 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-/* Packs of V per lane that hold a row; 0: the row takes the general kernel. */
-static int row_packs(int64_t width, int V) {
-    if (width % V || width > 1024) return 0;
-    const int packs = (int)ceil_div(width, 32 * V);
-    return packs <= 4 ? packs : packs <= 6 ? 6 : 8;
-}
-
 template <typename T, int PACKS>
-static void layernorm_launch(Device *d, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b,
-                             float eps) {
-    const int V = 16 / sizeof(T);
+static void layernorm_launch(Device *d, Tensor y, Tensor stats, Tensor x, const NormArgs &g) {
     const int64_t rows = tensor_rows(x);
     const dim3 block(32, WARPS);
-    layernorm_kernel<T, PACKS, V><<<(unsigned)ceil_div(rows, WARPS), block, 0, stream_of(d)>>>(
-        (T *)y.data, (float *)stats.data, (const T *)x.data, (const float *)w.data,
-        (const float *)b.data, rows, (int)tensor_last(x), eps);
+    layernorm_kernel<T, PACKS><<<(unsigned)ceil_div(rows, WARPS), block, 0, stream_of(d)>>>(
+        (T *)y.data, (float *)stats.data, (const T *)x.data, g, rows);
 }
 
 template <typename T>
@@ -121,23 +68,10 @@ static void layernorm_any(Device *d, Tensor y, Tensor stats, Tensor x, Tensor w,
 template <typename T>
 static void layernorm_pick(Device *d, bool aligned, Tensor y, Tensor stats, Tensor x, Tensor w,
                            Tensor b, float eps) {
-    const bool f32 = sizeof(T) == sizeof(float);
-    switch (aligned ? row_packs(tensor_last(x), 16 / sizeof(T)) : 0) {
-    case 1:
-        return layernorm_launch<T, 1>(d, y, stats, x, w, b, eps);
-    case 2:
-        return layernorm_launch<T, 2>(d, y, stats, x, w, b, eps);
-    case 3:
-        return layernorm_launch<T, 3>(d, y, stats, x, w, b, eps);
-    case 4:
-        return layernorm_launch<T, 4>(d, y, stats, x, w, b, eps);
-    case 6:
-        return layernorm_launch < T, f32 ? 6 : 4 > (d, y, stats, x, w, b, eps);
-    case 8:
-        return layernorm_launch < T, f32 ? 8 : 4 > (d, y, stats, x, w, b, eps);
-    default:
-        return layernorm_any<T>(d, y, stats, x, w, b, eps);
-    }
+    const NormArgs g = norm_args(w, b, tensor_last(x), eps);
+    const int packs = aligned ? row_packs(tensor_last(x), 16 / sizeof(T)) : 0;
+    if (packs == 0) return layernorm_any<T>(d, y, stats, x, w, b, eps);
+    WITH_PACKS(packs, T, PACKS, layernorm_launch<T, PACKS>(d, y, stats, x, g));
 }
 
 extern "C" Status layernorm_cuda(Device *d, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b,
@@ -145,37 +79,44 @@ extern "C" Status layernorm_cuda(Device *d, Tensor y, Tensor stats, Tensor x, Te
     if (tensor_count(x) == 0) return STATUS_OK;
     if (y.dtype != x.dtype) return refuse_dtype("layernorm", y.dtype);
     const bool aligned = is_aligned(x.data, 16) && is_aligned(y.data, 16) &&
-                         is_aligned(w.data, 16) && is_aligned(b.data, 16);
+                         is_aligned(w.data, 16) && is_aligned(b.data, 16) &&
+                         is_aligned(stats.data, 8);
     WITH_ACT("layernorm", x.dtype, T, layernorm_pick<T>(d, aligned, y, stats, x, w, b, eps));
     return launched("layernorm");
 }
 
 /* ---- layer norm, backward ------------------------------------------------------------------- */
 
-/* A thread's 16 bytes of dy and x as they lie in memory: the next row's are under way while this
- * one is worked on. */
+/* A thread's 16 bytes of dy, x and what dx adds to, as they lie in memory, and the row's
+ * statistics. */
 typedef struct RowPart {
-    uint4 dy, x;
-    float mean, rstd;
+    uint4 dy, x, old;
+    float2 stats;
 } RowPart;
 
-/* Element i of 16 bytes of T. */
-template <typename T> static __device__ __forceinline__ float raw_value(const uint4 &raw, int i) {
-    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-    if (sizeof(T) == sizeof(float)) return __uint_as_float(words[i]);
-    return __uint_as_float(i % 2 ? words[i / 2] & 0xffff0000u : words[i / 2] << 16);
-}
+typedef struct NormBack {
+    Grad dx;
+    float *partial; /* [block][2][width]: sums over the block's rows; NULL: not wanted */
+    const void *dy, *x;
+    const float *w, *stats;
+    int64_t rows;
+    int width;
+    void *scaled; /* scale[row / per_scale] dx, or NULL */
+    const float *scale;
+    uint32_t magic; /* ceil(2^32 / per_scale) */
+} NormBack;
 
+/* Straight from memory: the next row is under way while this one is worked on. */
 template <typename T>
-static __device__ __forceinline__ void
-row_fetch(RowPart &r, const T *dy, const T *x, const float *stats, int64_t row, int width, int c) {
-    if (c < width) {
-        r.dy = *reinterpret_cast<const uint4 *>(dy + row * width + c);
-        r.x = *reinterpret_cast<const uint4 *>(x + row * width + c);
+static __device__ __forceinline__ void row_fetch(RowPart &r, const NormBack &g, int64_t row,
+                                                 int c) {
+    const int64_t at = row * g.width + c;
+    if (c < g.width) {
+        r.dy = *reinterpret_cast<const uint4 *>((const T *)g.dy + at);
+        r.x = *reinterpret_cast<const uint4 *>((const T *)g.x + at);
+        if (g.dx.add) r.old = *reinterpret_cast<const uint4 *>((const T *)g.dx.t.data + at);
     }
-    const float2 s = *reinterpret_cast<const float2 *>(stats + 2 * row);
-    r.mean = s.x;
-    r.rstd = s.y;
+    r.stats = *reinterpret_cast<const float2 *>(g.stats + 2 * row);
 }
 
 /* Sums of (a, b) over the warps of a row, the same in every thread; `shared` has 2 x 8 pairs per
@@ -195,50 +136,55 @@ static __device__ __forceinline__ void row_sums(float &a, float &b, float2 *shar
     }
 }
 
-/* Block: threads x = columns (V each) of a row, y = rows. partial[block][2][width]: its rows
- * summed. */
+/* Block: threads x = columns (V each) of a row, y = rows. */
 template <typename T, int V>
-__global__ void __launch_bounds__(384, 2)
-    layernorm_backward_kernel(Grad dx, float *partial, const T *dy, const T *x, const float *w,
-                              const float *stats, int64_t rows, int width) {
+__global__ void __launch_bounds__(384, 2) layernorm_backward_kernel(NormBack g) {
     extern __shared__ float sums[]; /* [2][width] */
     __shared__ float2 shared[16 * 12];
-    const int c = threadIdx.x * V;
+    const int c = threadIdx.x * V, width = g.width;
     const int64_t step = (int64_t)gridDim.x * blockDim.y;
     const float inverse = 1.0f / width;
     float dw[V] = {}, db[V] = {}, wv[V] = {};
-    if (c < width) floats_load<V>(wv, w + c);
+    if (c < width) floats_load<V>(wv, g.w + c);
     int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
-    RowPart now, next = {};
-    if (row < rows) row_fetch<T>(next, dy, x, stats, row, width, c);
-    for (int turn = 0; row < rows; row += step, turn ^= 1) {
+    RowPart now = {}, next = {};
+    if (row < g.rows) row_fetch<T>(next, g, row, c);
+    for (int turn = 0; row < g.rows; row += step, turn ^= 1) {
         now = next;
-        if (row + step < rows) row_fetch<T>(next, dy, x, stats, row + step, width, c);
-        uint4 old = {};
-        T *to = (T *)dx.t.data + row * width + c;
-        if (dx.add && c < width) old = *reinterpret_cast<const uint4 *>(to);
+        if (row + step < g.rows) row_fetch<T>(next, g, row + step, c);
+        const float mean = now.stats.x, rstd = now.stats.y;
         float u[V], n[V], sum_u = 0, sum_un = 0; /* u = dy w, n = the normalised x */
 #pragma unroll
         for (int i = 0; i < V; i++) {
-            const float g = raw_value<T>(now.dy, i);
-            n[i] = (raw_value<T>(now.x, i) - now.mean) * now.rstd;
-            dw[i] += g * n[i];
-            db[i] += g;
-            u[i] = g * wv[i];
+            const float dy = raw_value<T>(now.dy, i);
+            n[i] = (raw_value<T>(now.x, i) - mean) * rstd;
+            dw[i] += dy * n[i];
+            db[i] += dy;
+            u[i] = dy * wv[i];
             sum_u += u[i];
             sum_un += u[i] * n[i];
         }
-        if (!dx.t.data) continue;
+        if (!g.dx.t.data) continue;
         row_sums(sum_u, sum_un, shared, turn);
         if (c >= width) continue;
         sum_u *= inverse;
         sum_un *= inverse;
 #pragma unroll
         for (int i = 0; i < V; i++)
-            u[i] =
-                now.rstd * (u[i] - sum_u - n[i] * sum_un) + (dx.add ? raw_value<T>(old, i) : 0.0f);
-        pack_store<T, V>(to, u);
+            u[i] = rstd * (u[i] - sum_u - n[i] * sum_un) +
+                   (g.dx.add ? raw_value<T>(now.old, i) : 0.0f);
+        pack_store<T, V>((T *)g.dx.t.data + row * width + c, u);
+        if (!g.scaled) continue;
+        const float scale = g.scale[g.magic ? __umulhi((uint32_t)row, g.magic) : (uint32_t)row];
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            T rounded;
+            from_float(&rounded, u[i]);
+            u[i] = scale * to_float(rounded);
+        }
+        pack_store<T, V>((T *)g.scaled + row * width + c, u);
     }
+    float *partial = g.partial;
     if (!partial) return;
     for (int y = 0; y < (int)blockDim.y; y++) {
 #pragma unroll
@@ -309,14 +255,21 @@ template <typename T> static dim3 backward_block(int64_t width) {
 }
 
 template <typename T>
-static void layernorm_backward_fast(Device *d, unsigned grid, Grad dx, float *partial, Tensor dy,
-                                    Tensor x, Tensor w, Tensor stats) {
-    const int width = (int)tensor_last(x);
-    const size_t shared = 2 * sizeof(float) * width;
+static void layernorm_backward_fast(Device *d, unsigned grid, const NormBack &g) {
     layernorm_backward_kernel<T, 16 / sizeof(T)>
-        <<<grid, backward_block<T>(width), shared, stream_of(d)>>>(
-            dx, partial, (const T *)dy.data, (const T *)x.data, (const float *)w.data,
-            (const float *)stats.data, tensor_rows(x), width);
+        <<<grid, backward_block<T>(g.width), 2 * sizeof(float) * g.width, stream_of(d)>>>(g);
+}
+
+/* Whether rows go through the kernel above. */
+static bool backward_fits(Tensor x, Tensor dy, Tensor w, Tensor dx) {
+    const int64_t bytes = tensor_last(x) * (int64_t)dtype_size(x.dtype);
+    return bytes % 16 == 0 && bytes <= 8 * 512 && is_aligned(x.data, 16) &&
+           is_aligned(dy.data, 16) && is_aligned(w.data, 16) && is_aligned(dx.data, 16);
+}
+
+static unsigned backward_grid(Device *d, int64_t rows) {
+    const int64_t most = 2 * backend_of(d)->sm_count, want = ceil_div(rows, WARPS);
+    return (unsigned)(want < most ? want : most);
 }
 
 template <typename T>
@@ -335,28 +288,42 @@ static void layernorm_backward_any(Device *d, unsigned parts, Grad dx, float *pa
                 width);
 }
 
+/* Rows of one scale by multiplication: exact while rows * each is below 2^32; 0 stands for 1. */
+static bool magic_of(int64_t rows, int64_t each, uint32_t *magic) {
+    *magic = each == 1 ? 0 : (uint32_t)ceil_div((int64_t)1 << 32, each);
+    return rows < (int64_t)1 << 32 && rows <= (((int64_t)1 << 32) - 1) / each;
+}
+
+static Status scale_copy(Device *d, Tensor scaled, Tensor dx, Tensor scale) {
+    const int64_t batch = tensor_count(scale), each = tensor_count(dx) / batch;
+    return scale_rows_cuda(d, grad_set(tensor_view2(scaled, batch, each)),
+                           tensor_view2(dx, batch, each), scale);
+}
+
 extern "C" Status layernorm_backward_cuda(Device *d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x,
-                                          Tensor w, Tensor stats) {
+                                          Tensor w, Tensor stats, Tensor scaled, Tensor scale) {
     const int64_t rows = tensor_rows(x), width = tensor_last(x);
-    const bool sums = dw.t.data || db.t.data;
+    const bool sums = dw.t.data || db.t.data, copy = scaled.data && dx.t.data;
     if (tensor_count(x) == 0 || (!sums && !dx.t.data)) return STATUS_OK;
     if (dy.dtype != x.dtype) return refuse_dtype("layernorm_backward", dy.dtype);
-    const bool aligned = is_aligned(x.data, 16) && is_aligned(dy.data, 16) &&
-                         is_aligned(w.data, 16) && is_aligned(dx.t.data, 16) &&
-                         is_aligned(stats.data, 8);
-    const bool fast = aligned && width * (int64_t)dtype_size(x.dtype) % 16 == 0 &&
-                      width * (int64_t)dtype_size(x.dtype) <= 8 * 512;
-    const int64_t most = 2 * backend_of(d)->sm_count, want = ceil_div(rows, WARPS);
-    const unsigned grid = (unsigned)(want < most ? want : most);
-    float *partial = NULL;
-    if (sums) TRY(scratch_take(d, sizeof(float) * 2 * width * grid, (void **)&partial));
-    WITH_ACT("layernorm_backward", x.dtype, T,
-             if (fast) layernorm_backward_fast<T>(d, grid, dx, partial, dy, x, w, stats);
-             else layernorm_backward_any<T>(d, grid, dx, partial, dy, x, w, stats));
+    const bool fast = backward_fits(x, dy, w, dx.t) && is_aligned(stats.data, 8);
+    const unsigned grid = backward_grid(d, rows);
+    NormBack g = {
+        dx,   NULL,      dy.data, x.data, (const float *)w.data, (const float *)stats.data,
+        rows, (int)width};
+    const bool at_once = copy && fast && is_aligned(scaled.data, 16) &&
+                         magic_of(rows, rows / tensor_count(scale), &g.magic);
+    if (at_once) {
+        g.scaled = scaled.data;
+        g.scale = (const float *)scale.data;
+    }
+    if (sums) TRY(scratch_take(d, sizeof(float) * 2 * width * grid, (void **)&g.partial));
+    WITH_ACT("layernorm_backward", x.dtype, T, if (fast) layernorm_backward_fast<T>(d, grid, g);
+             else layernorm_backward_any<T>(d, grid, dx, g.partial, dy, x, w, stats));
     Status status = launched("layernorm_backward");
-    if (status == STATUS_OK) status = reduce_partials(d, dw, partial, grid, 2 * width, 1.0f);
     if (status == STATUS_OK && sums)
-        status = reduce_partials(d, db, partial + width, grid, 2 * width, 1.0f);
+        status = reduce_partials_two(d, dw, db, g.partial, g.partial + width, grid, 2 * width);
     scratch_done(d);
+    if (status == STATUS_OK && copy && !at_once) status = scale_copy(d, scaled, dx.t, scale);
     return status;
 }

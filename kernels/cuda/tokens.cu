@@ -7,47 +7,6 @@ static unsigned blocks_of(int64_t n) {
     return (unsigned)ceil_div(n, THREADS);
 }
 
-typedef struct Channels {
-    float mean[3], inverse[3];
-} Channels;
-
-/* One thread: PIXELS pixels; V values per access. */
-template <typename T, int PIXELS, int V>
-__global__ void image_normalise_kernel(T *y, const uint8_t *x, int64_t n, Channels ch) {
-    const int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 3 * PIXELS;
-    if (i >= n) return;
-#pragma unroll
-    for (int part = 0; part < 3 * PIXELS / V; part++) {
-        const Pack<uint8_t, V> in = *reinterpret_cast<const Pack<uint8_t, V> *>(x + i + part * V);
-        float out[V];
-#pragma unroll
-        for (int v = 0; v < V; v++) {
-            const int c = (part * V + v) % 3;
-            out[v] = (in.v[v] / 255.0f - ch.mean[c]) * ch.inverse[c];
-        }
-        pack_store<T, V>(y + i + part * V, out);
-    }
-}
-
-extern "C" Status image_normalise_cuda(Device *d, Tensor y, Tensor x, const float *mean,
-                                       const float *std) {
-    const int64_t n = tensor_count(x);
-    if (n == 0) return STATUS_OK;
-    Channels ch;
-    for (int c = 0; c < 3; c++) {
-        ch.mean[c] = mean[c];
-        ch.inverse[c] = 1.0f / std[c];
-    }
-    const bool packed = n % 12 == 0 && is_aligned(x.data, 4) && is_aligned(y.data, 16);
-    WITH_ACT("image_normalise", y.dtype, T,
-             if (packed) image_normalise_kernel<T, 4, 4>
-             <<<blocks_of(n / 12), THREADS, 0, stream_of(d)>>>((T *)y.data, (const uint8_t *)x.data,
-                                                               n, ch);
-             else image_normalise_kernel<T, 1, 1><<<blocks_of(n / 3), THREADS, 0, stream_of(d)>>>(
-                 (T *)y.data, (const uint8_t *)x.data, n, ch));
-    return launched("image_normalise");
-}
-
 /* One thread: a run of V outputs along kx. y[b, (py px), (c, ky, kx)]. */
 template <typename T, int V>
 __global__ void patchify_kernel(T *y, const T *x, int64_t total, int height, int width,

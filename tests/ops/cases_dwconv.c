@@ -1,3 +1,5 @@
+#include <math.h>
+
 #include "op_case.h"
 
 /* p: batch, height, width, channels; p[4]: flags. */
@@ -61,6 +63,90 @@ static void dwconv3_taps_body(Run *r) {
     }
 }
 
+static double rounded_to(DType act, double x) {
+    return act == DTYPE_BF16 ? (double)f32_from_bf16(bf16_from_f32((float)x)) : x;
+}
+
+/* Of one row: mean and 1/sqrt(variance + eps). */
+static void moments(const double *v, int64_t n, double *mean, double *rstd) {
+    double m = 0.0, square = 0.0;
+    for (int64_t i = 0; i < n; i++) m += v[i] / (double)n;
+    for (int64_t i = 0; i < n; i++) square += (v[i] - m) * (v[i] - m) / (double)n;
+    *mean = m;
+    *rstd = 1.0 / sqrt(square + (double)1e-6f);
+}
+
+/* p[4]: 1 without stats. */
+static void dwconv3_norm_body(Run *r) {
+    const Sizes s = sizes(r);
+    const int64_t pixels = s.b * s.h * s.w;
+    Tensor x = input(r, "x", r->act, SHAPE(s.b, s.h, s.w, s.c), 1.0);
+    Tensor w = input(r, "w", DTYPE_F32, SHAPE(1, s.c, 9), 0.5);
+    Tensor bias = input(r, "bias", DTYPE_F32, SHAPE(s.c), 1.0);
+    Tensor gain = input(r, "gain", DTYPE_F32, SHAPE(s.c), 1.0);
+    Tensor shift = input(r, "shift", DTYPE_F32, SHAPE(s.c), 1.0);
+    Tensor sum = output(r, "sum", r->act, SHAPE(s.b, s.h, s.w, s.c));
+    Tensor y = output(r, "y", r->act, SHAPE(s.b, s.h, s.w, s.c));
+    Tensor stats = r->p[4] ? tensor_none() : output(r, "stats", DTYPE_F32, SHAPE(pixels, 2));
+    r->flops = 18.0 * (double)(pixels * s.c);
+    CALL(r, dwconv3_norm, sum, y, stats, x, w, bias, gain, shift, 1e-6f);
+    if (!r->reference) return;
+    r->coarse = r->act == DTYPE_BF16; /* the last bit of a sum may fall on the other side */
+    /* One channel leaves nothing but roundings of its sum, times rstd = 1/sqrt(eps). */
+    if (s.c == 1) r->cancelled = 1e3;
+    double *es = expected(r, sum), *ey = expected(r, y), *et = expected(r, stats);
+    for (int64_t p = 0; p < pixels; p++) {
+        double *row = es + p * s.c, mean, rstd;
+        for (int64_t c = 0; c < s.c; c++) {
+            row[c] = values(r, bias)[c] + values(r, x)[p * s.c + c];
+            for (int t = 0; t < 9; t++) {
+                const int64_t q = neighbour(s, p, t, 1);
+                if (q >= 0) row[c] += values(r, w)[c * 9 + t] * values(r, x)[q * s.c + c];
+            }
+            row[c] = rounded_to(r->act, row[c]);
+        }
+        moments(row, s.c, &mean, &rstd);
+        if (et) et[2 * p] = mean;
+        if (et) et[2 * p + 1] = rstd;
+        for (int64_t c = 0; c < s.c; c++)
+            ey[p * s.c + c] = (row[c] - mean) * rstd * values(r, gain)[c] + values(r, shift)[c];
+    }
+}
+
+/* p[4]: bit 1 without adding the input, bit 2 with a scaled copy. */
+static void dwconv3_backward_body(Run *r) {
+    const Sizes s = sizes(r);
+    const int64_t pixels = s.b * s.h * s.w;
+    Tensor dy = input(r, "dy", r->act, SHAPE(s.b, s.h, s.w, s.c), 1.0);
+    Tensor x = input(r, "x", r->act, SHAPE(s.b, s.h, s.w, s.c), 1.0);
+    Tensor w = input(r, "w", DTYPE_F32, SHAPE(1, s.c, 9), 0.5);
+    Grad dx = gradient(r, "dx", r->act, SHAPE(s.b, s.h, s.w, s.c));
+    Grad dw = gradient(r, "dw", DTYPE_F32, SHAPE(1, s.c, 9));
+    Grad db = gradient(r, "sum_dy", DTYPE_F32, SHAPE(s.c));
+    r->flops = 36.0 * (double)(pixels * s.c);
+    Tensor scaled = tensor_none(), scale = tensor_none();
+    if (r->p[4] & 2) scale = input(r, "scale", DTYPE_F32, SHAPE(s.b), 1.0);
+    if ((r->p[4] & 2) && dx.t.data) scaled = output(r, "scaled", r->act, SHAPE(s.b, s.h, s.w, s.c));
+    CALL(r, dwconv3_backward, dx, dw, db, dy, x, w, !(r->p[4] & 1), scaled, scale);
+    if (!r->reference) return;
+    double *ex = expected(r, dx.t), *ew = expected(r, dw.t), *eb = expected(r, db.t);
+    const double *g = values(r, dy), *v = values(r, x);
+    for (int64_t i = 0; i < pixels * s.c; i++) {
+        const int64_t p = i / s.c, c = i % s.c;
+        if (eb) eb[c] += g[i];
+        if (ex && !(r->p[4] & 1)) ex[i] += g[i];
+        for (int t = 0; t < 9; t++) {
+            const int64_t q = neighbour(s, p, t, 1), back = neighbour(s, p, t, -1);
+            if (ew && q >= 0) ew[c * 9 + t] += v[q * s.c + c] * g[i];
+            if (ex && back >= 0) ex[i] += values(r, w)[c * 9 + t] * g[back * s.c + c];
+        }
+    }
+    double *es = expected(r, scaled);
+    for (int64_t i = 0; es && i < pixels * s.c; i++)
+        es[i] = values(r, scale)[i / (pixels / s.b * s.c)] *
+                (ex[i] + (dx.add ? values(r, dx.t)[i] : 0.0));
+}
+
 #define BOTH (IN_BOTH | ANY_THREADS)
 
 const OpCase cases_dwconv[] = {
@@ -79,6 +165,24 @@ const OpCase cases_dwconv[] = {
     {"dwconv3_taps", dwconv3_taps_body, {19, 6, 5, 24}, BOTH, 0},
     {"dwconv3_taps", dwconv3_taps_body, {3, 6, 5, 129, 1}, BOTH, 0},
     {"dwconv3_taps", dwconv3_taps_body, {2, 14, 14, 131}, BOTH, 0},
+    {"dwconv3_norm", dwconv3_norm_body, {1, 1, 1, 1}, BOTH, 0},
+    {"dwconv3_norm", dwconv3_norm_body, {2, 1, 5, 8, 1}, BOTH, 0},
+    {"dwconv3_norm", dwconv3_norm_body, {2, 5, 1, 24}, BOTH, 0},
+    {"dwconv3_norm", dwconv3_norm_body, {3, 7, 6, 65}, BOTH, 0},
+    {"dwconv3_norm", dwconv3_norm_body, {300, 3, 5, 72}, BOTH, 0},
+    {"dwconv3_norm", dwconv3_norm_body, {2, 14, 14, 192}, BOTH, 0},
+    {"dwconv3_norm", dwconv3_norm_body, {1, 6, 14, 768, 1}, BOTH, 0},
+    {"dwconv3_norm", dwconv3_norm_body, {1, 3, 40, 1000}, BOTH, 0},
+    {"dwconv3_backward", dwconv3_backward_body, {1, 1, 1, 1}, BOTH, 0},
+    {"dwconv3_backward", dwconv3_backward_body, {2, 1, 5, 8, 1}, BOTH, 0},
+    {"dwconv3_backward", dwconv3_backward_body, {2, 5, 1, 24}, BOTH, 0},
+    {"dwconv3_backward", dwconv3_backward_body, {3, 7, 6, 65}, BOTH, 0},
+    {"dwconv3_backward", dwconv3_backward_body, {300, 3, 5, 72}, BOTH, 0},
+    {"dwconv3_backward", dwconv3_backward_body, {2, 14, 14, 192}, BOTH, 0},
+    {"dwconv3_backward", dwconv3_backward_body, {1, 6, 14, 768, 1}, BOTH, 0},
+    {"dwconv3_backward", dwconv3_backward_body, {3, 5, 6, 72, 2}, BOTH, 0},
+    {"dwconv3_backward", dwconv3_backward_body, {3, 7, 6, 65, 3}, BOTH, 0},
+    {"dwconv3_backward", dwconv3_backward_body, {1, 3, 40, 1000}, BOTH, 0},
     {"dwconv3", dwconv3_body, {1, 14, 14, 192, 2 | 4}, IN_BOTH | ONLY_BENCH, 0},
     {"dwconv3", dwconv3_body, {32, 14, 14, 192, 2 | 4}, IN_BOTH | ONLY_BENCH, 0},
     {"dwconv3_taps", dwconv3_taps_body, {32, 14, 14, 192}, IN_BOTH | ONLY_BENCH, 0},

@@ -47,6 +47,7 @@ static double stats_value(int64_t i, void *user) {
     return i % 2 ? rstd : mean;
 }
 
+/* p: rows, width, samples with a scale (0: no scaled copy). */
 static void layernorm_backward_body(Run *r) {
     const int64_t rows = r->p[0], width = r->p[1];
     Tensor dy = input(r, "dy", r->act, SHAPE(rows, width), 1.0);
@@ -57,7 +58,10 @@ static void layernorm_backward_body(Run *r) {
     Grad dx = gradient(r, "dx", r->act, SHAPE(rows, width));
     Grad dw = gradient(r, "dw", DTYPE_F32, SHAPE(width));
     Grad db = gradient(r, "db", DTYPE_F32, SHAPE(width));
-    CALL(r, layernorm_backward, dx, dw, db, dy, x, w, stats);
+    Tensor scaled = tensor_none(), scale = tensor_none();
+    if (r->p[2]) scale = input(r, "scale", DTYPE_F32, SHAPE(r->p[2]), 1.0);
+    if (r->p[2] && dx.t.data) scaled = output(r, "scaled", r->act, SHAPE(rows, width));
+    CALL(r, layernorm_backward, dx, dw, db, dy, x, w, stats, scaled, scale);
     if (!r->reference) return;
     /* Of a row of one value nothing is left but the rounding of u - mean(u), times rstd =
      * 1/sqrt(eps). */
@@ -78,6 +82,10 @@ static void layernorm_backward_body(Run *r) {
             ex[i * width + c] =
                 rstd * (g[c] * values(r, w)[c] - mean_u - (v[c] - mean) * rstd * mean_ux);
     }
+    double *es = expected(r, scaled);
+    for (int64_t i = 0; es && i < rows * width; i++)
+        es[i] = values(r, scale)[i / width / (rows / r->p[2])] *
+                (ex[i] + (dx.add ? values(r, dx.t)[i] : 0.0));
 }
 
 /* p: outer, reduce, inner; p[3]: 1 without norms, 2 without y; p[4]: the offset is 10^-p[4]; p[5]:
@@ -179,6 +187,9 @@ const OpCase cases_norm[] = {
     {"layernorm_backward", layernorm_backward_body, {7, 24}, BOTH, 0},
     {"layernorm_backward", layernorm_backward_body, {333, 191}, BOTH, 0},
     {"layernorm_backward", layernorm_backward_body, {19, 1500}, BOTH, 0},
+    {"layernorm_backward", layernorm_backward_body, {12, 191, 3}, BOTH, 0},
+    {"layernorm_backward", layernorm_backward_body, {700, 192, 7}, BOTH, 0},
+    {"layernorm_backward", layernorm_backward_body, {90, 768, 90}, BOTH, 0},
     {"softnorm", softnorm_body, {1, 1, 1}, F32, 0},
     {"softnorm", softnorm_body, {6, 8, 8}, F32, 0},
     {"softnorm", softnorm_body, {5, 9, 1, 1}, F32, 0},

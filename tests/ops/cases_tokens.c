@@ -7,18 +7,6 @@ static double byte_value(int64_t i, void *user) {
     return i < 256 ? (double)i : (double)(int64_t)(256.0 * random_uniform(r));
 }
 
-/* p: batch, height, width. */
-static void image_normalise_body(Run *r) {
-    const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
-    const int64_t count = r->p[0] * r->p[1] * r->p[2] * 3;
-    Tensor x = input_of(r, "x", DTYPE_U8, SHAPE(r->p[0], r->p[1], r->p[2], 3), byte_value, r);
-    Tensor y = output(r, "y", r->act, SHAPE(r->p[0], r->p[1], r->p[2], 3));
-    CALL(r, image_normalise, y, x, mean, std);
-    double *e = r->reference ? expected(r, y) : NULL;
-    for (int64_t i = 0; e && i < count; i++)
-        e[i] = (values(r, x)[i] / 255.0 - (double)mean[i % 3]) / (double)std[i % 3];
-}
-
 /* p: batch, rows and columns of patches, channels, patch. */
 static void patchify_body(Run *r) {
     const int64_t b = r->p[0], rows = r->p[1], columns = r->p[2], ch = r->p[3], p = r->p[4];
@@ -141,9 +129,6 @@ static void view_tokens_body(Run *r) {
 #define BOTH (IN_BOTH | ANY_THREADS)
 
 const OpCase cases_tokens[] = {
-    {"image_normalise", image_normalise_body, {1, 1, 1}, BOTH, 0},
-    {"image_normalise", image_normalise_body, {2, 13, 9}, BOTH, 0},
-    {"image_normalise", image_normalise_body, {1, 160, 120}, BOTH, 0},
     {"patchify", patchify_body, {1, 1, 1, 1, 1}, BOTH, 0},
     {"patchify", patchify_body, {2, 6, 5, 3, 4}, BOTH, 0},
     {"patchify", patchify_body, {1, 2, 3, 5, 3}, BOTH, 0},

@@ -194,6 +194,19 @@ static Var *cpe(Tape *t, Var *const *in) {
 static Var *cpe_one(Tape *t, Var *const *in) {
     return op_cpe(t, in[0], 1, 1, in[1], in[2]);
 }
+static Var *cpe_norm(Tape *t, Var *const *in) {
+    Var *sum, *y = op_cpe_norm(t, in[0], 4, 3, in[1], in[2], in[3], in[4], 1e-6f, &sum);
+    return op_add(t, y, sum, 0.3f);
+}
+static Var *cpe_norm_sum(Tape *t, Var *const *in) {
+    Var *sum, *y = op_cpe_norm(t, in[0], 4, 3, in[1], in[2], in[3], in[4], 1e-6f, &sum);
+    (void)y;
+    return sum;
+}
+static Var *cpe_norm_only(Tape *t, Var *const *in) {
+    Var *sum;
+    return op_cpe_norm(t, in[0], 4, 3, in[1], in[2], in[3], in[4], 1e-6f, &sum);
+}
 static Var *dwconv_apply(Tape *t, Var *const *in) {
     return op_dwconv_apply(t, in[0], in[1]);
 }
@@ -386,6 +399,14 @@ const GradientCase gradient_cases[] = {
     CASE("attention", "no norm", attention, {ACT(1, 2, 5, 24)}, .step = 0.02),
     CASE("cpe", "", cpe, {ACT(1, 2, 12, 5), PLAIN(0.3, 5, 1, 3, 3), PLAIN(1, 5)}),
     CASE("cpe", "one pixel", cpe_one, {ACT(1, 1, 1, 1), PLAIN(0.3, 1, 1, 3, 3), PLAIN(1, 1)}),
+    CASE("cpe_norm", "both used", cpe_norm,
+         {ACT(1, 2, 12, 5), PLAIN(0.3, 5, 1, 3, 3), PLAIN(1, 5), PLAIN(1, 5), PLAIN(1, 5)},
+         .step = 0.02),
+    CASE("cpe_norm", "the norm", cpe_norm_only,
+         {ACT(1, 2, 12, 5), PLAIN(0.3, 5, 1, 3, 3), PLAIN(1, 5), PLAIN(1, 5), PLAIN(1, 5)},
+         .step = 0.02),
+    CASE("cpe_norm", "the sum", cpe_norm_sum,
+         {ACT(1, 2, 12, 5), PLAIN(0.3, 5, 1, 3, 3), PLAIN(1, 5), FIXED(1, 5), FIXED(1, 5)}),
     CASE("dwconv_apply", "shared", dwconv_apply, {ACT(1, 2, 4, 3, 5), PLAIN(1, 1, 5, 9)}),
     CASE("dwconv_apply", "per sample", dwconv_apply, {ACT(1, 2, 4, 3, 5), PLAIN(1, 2, 5, 9)}),
     CASE("dwconv_taps", "", dwconv_taps, {ACT(1, 2, 4, 3, 5), ACT(1, 2, 4, 3, 5)}),

@@ -54,7 +54,7 @@ static Var *vittt_loss(void *user, Tape *t, int64_t batch) {
     Setup *s = user;
     const float mean[3] = {0.5f, 0.5f, 0.5f}, std[3] = {0.5f, 0.5f, 0.5f};
     Tensor pixels = tensor_4d(s->pixels.data, DTYPE_U8, batch, 32, 32, 3);
-    Var *logits = vittt_forward(s->model, t, op_image_normalise(t, pixels, mean, std), true);
+    Var *logits = vittt_forward(s->model, t, op_image_normalise(t, pixels, mean, std, 0), true);
     return op_cross_entropy(t, logits, tensor_2d(s->targets.data, DTYPE_F32, batch, 10));
 }
 

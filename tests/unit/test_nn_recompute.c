@@ -69,7 +69,7 @@ static Run run(const char *device, VitttConfig c, DType act) {
     tape_reset(t, true);
     params_begin_step(&p);
     Tensor pixels = values(d, t, DTYPE_U8, 4, image), targets = values(d, t, DTYPE_F32, 2, target);
-    Var *logits = vittt_forward(m, t, op_image_normalise(t, pixels, mean, std), true);
+    Var *logits = vittt_forward(m, t, op_image_normalise(t, pixels, mean, std, 0), true);
     Var *loss = op_cross_entropy(t, logits, targets);
     check_ok(tape_status(t));
     check_ok(tape_backward(t, loss, 0.5f));

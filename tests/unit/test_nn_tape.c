@@ -116,7 +116,7 @@ static void every_op_refuses_wrong_shapes(void **state) {
             r = op_mean_tokens(t, x);
             break;
         case 16:
-            r = op_image_normalise(t, x->value, mean, std);
+            r = op_image_normalise(t, x->value, mean, std, 0);
             break;
         case 17:
             r = op_patchify(t, x, 2);
@@ -125,7 +125,7 @@ static void every_op_refuses_wrong_shapes(void **state) {
             r = op_cross_entropy(t, x, y->value);
             break;
         case 19:
-            r = op_image_prepare(t, x->value, y->value, y->value, mean, std);
+            r = op_image_prepare(t, x->value, y->value, y->value, mean, std, 0);
             break;
         }
         if (r != tape_poison(t)) fail_msg("op %d took it", op);
