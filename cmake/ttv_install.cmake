@@ -3,6 +3,17 @@ include(GNUInstallDirs)
 install(TARGETS ttv LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET ttv_program)
   install(TARGETS ttv_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  # Manual page and completion come from the program's own tables.
+  if(NOT CMAKE_CROSSCOMPILING)
+    install(CODE "
+      execute_process(COMMAND \"$<TARGET_FILE:ttv_program>\" man OUTPUT_FILE \"${CMAKE_BINARY_DIR}/ttv.1\"
+                      COMMAND_ERROR_IS_FATAL ANY)
+      execute_process(COMMAND \"$<TARGET_FILE:ttv_program>\" completion bash
+                      OUTPUT_FILE \"${CMAKE_BINARY_DIR}/ttv.bash\" COMMAND_ERROR_IS_FATAL ANY)")
+    install(FILES ${CMAKE_BINARY_DIR}/ttv.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+    install(FILES ${CMAKE_BINARY_DIR}/ttv.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
+            RENAME ttv)
+  endif()
 endif()
 foreach(room ${rooms})
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ttv

@@ -56,7 +56,10 @@ flags_of() { # COMMAND...: "flag<TAB>takes<TAB>value"
         flag != "" && /\[[^][]*\]$/ { value = $0; sub(/^.*\[/, "", value); sub(/\]$/, "", value) }
         END { emit() }'
 }
-for command in train eval classify inspect 'data check' 'data synth-scenes' 'nvs train' 'nvs eval' 'nvs render' psnr bench; do
+mapfile -t all < <("$TTV" man | sed -n 's/^\.SS "\(.*\)"$/\1/p' | sed 's/\\-/-/g')
+checks=$((checks + 1))
+[ "${#all[@]}" -gt 12 ] || fail "only ${#all[@]} commands in the manual"
+for command in "${all[@]}"; do
     count=0
     while IFS=$'\t' read -r flag takes value; do
         case $flag in help | help-all | version | config | set | print-config) continue ;; esac
@@ -153,8 +156,12 @@ tells 'pipe'
 
 # every configuration of the repository is understood, by training and by scoring
 for file in "$SOURCE"/configs/*.ini; do
-    run 0 train -c "$file" --print-config
-    run 0 eval -c "$file" --print-config
+    case $file in
+    */nvs_*) users='nvs train:nvs eval:nvs render' ;;
+    *) users=train:eval ;;
+    esac
+    IFS=: read -ra users <<<"$users"
+    for command in "${users[@]}"; do run 0 $command -c "$file" --print-config; done
 done
 # what --print-config prints is a configuration that gives the same values
 "$TTV" train --batch-size 7 --print-config >printed.ini

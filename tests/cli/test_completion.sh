@@ -1,0 +1,71 @@
+#!/bin/bash
+# ttv completion, ttv man: they offer and describe what the parser takes.
+. "$(dirname "$0")/lib.sh"
+
+# ---- completion ----
+run 0 completion bash
+quiet_err
+checks=$((checks + 1))
+bash -n out || fail 'the script has an error'
+cp out ttv.bash
+. ./ttv.bash
+
+# offers LINE...: what is offered for the last word
+offers() {
+    COMP_WORDS=("$@")
+    COMP_CWORD=$(($# - 1))
+    COMPREPLY=()
+    _ttv
+    printf '%s ' "${COMPREPLY[@]}"
+}
+equal 'first word' "$(offers ttv cla)" 'classify '
+equal 'second word' "$(offers ttv nvs '')" 'train eval render '
+equal 'second word, begun' "$(offers ttv data s)" 'synth-scenes '
+equal 'first word behind help' "$(offers ttv help ps)" 'psnr '
+equal 'a flag' "$(offers ttv nvs render --data-d)" '--data-dir '
+equal 'the same of an alias' "$(offers ttv score --min)" '--min-psnr '
+equal 'of an alias of two words' "$(offers ttv cls train --epo)" '--epochs '
+equal 'a boolean' "$(offers ttv train --no-a)" '--no-aug '
+equal 'flags of every command' "$(offers ttv export --print)" '--print-config '
+equal 'values' "$(offers ttv nvs render --trajectory '')" 'interpolate spiral orbit '
+equal 'values behind =' "$(offers ttv psnr --average = s)" 'scene '
+equal 'values behind = without a letter' "$(offers ttv psnr --channels =)" 'rgb y '
+equal 'shells' "$(offers ttv completion '')" 'bash '
+equal 'file names are left to the shell' "$(offers ttv psnr a.p)" ' '
+# every flag of the help, of every command
+mapfile -t all < <("$TTV" man | sed -n 's/^\.SS "\(.*\)"$/\1/p' | sed 's/\\-/-/g')
+for command in "${all[@]}"; do
+    offered=" $(offers ttv $command --) "
+    for flag in $("$TTV" $command --help | sed -n 's/^  \(    \|-[A-Za-z], \)--\(\[no-\]\)\{0,1\}\([a-z0-9-]*\).*/\3/p'); do
+        checks=$((checks + 1))
+        case $offered in *" --$flag "*) ;; *) fail "$command: --$flag is not offered" ;; esac
+    done
+done
+run 2 completion
+tells 'the name of a shell is expected'
+run 2 completion fish
+run 2 completion bash zsh
+
+# ---- the manual page ----
+run 0 man
+quiet_err
+cp out ttv.1
+equal 'title' "$(head -c 7 ttv.1)" '.TH TTV'
+for command in "${all[@]}"; do
+    checks=$((checks + 1))
+    "$TTV" help | grep -q "^  $command " || fail "ttv help lacks $command"
+done
+sed 's/\\-/-/g; s/\\f[BIR]//g' ttv.1 >plain.txt
+for flag in $("$TTV" nvs render --help | sed -n 's/^  \(    \|-[A-Za-z], \)--\(\[no-\]\)\{0,1\}\([a-z0-9-]*\).*/\3/p'); do
+    checks=$((checks + 1))
+    grep -q -e "--\(\[no-\]\)\{0,1\}$flag" plain.txt || fail "the manual lacks --$flag"
+done
+if command -v groff >/dev/null; then
+    groff -man -Tutf8 -ww -z ttv.1 >warnings.txt 2>&1
+    equal 'warnings of groff' "$(head -n 3 warnings.txt)" ''
+else
+    skip 'the manual as groff reads it: no groff'
+fi
+run 2 man surplus
+
+finish

@@ -1,0 +1,190 @@
+/* ttv man: the manual page, from the tables that parse. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/cli.h"
+#include "version.h"
+
+/* ---- roff ---- */
+
+/* Backslashes and dashes as they are meant; a line may not begin with a dot or a quote. */
+static void put_text(const char *text) {
+    bool begins = true;
+    for (const char *p = text; *p; p++) {
+        if (begins && (*p == '.' || *p == '\'')) out_text("\\&");
+        if (*p == '\\')
+            out_text("\\e");
+        else if (*p == '-')
+            out_text("\\-");
+        else
+            out_bytes(p, 1);
+        begins = *p == '\n';
+    }
+}
+
+static void put_heading(const char *macro, const char *text) {
+    out_printf("%s \"", macro);
+    put_text(text);
+    out_text("\"\n");
+}
+
+/* Lines that are shown as they are. */
+static void put_lines(const char *text) {
+    out_text(".nf\n");
+    put_text(text);
+    if (text[0] && text[strlen(text) - 1] != '\n') out_text("\n");
+    out_text(".fi\n");
+}
+
+static const char *type_word(const Option *o) {
+    switch (o->type) {
+    case OPTION_INT:
+        return "N";
+    case OPTION_FLOAT:
+        return "X";
+    case OPTION_STRING:
+        return "TEXT";
+    case OPTION_CHOICE:
+        return o->choices;
+    case OPTION_BOOL:
+        break;
+    }
+    return "";
+}
+
+static void put_option(const Command *c, const Option *o) {
+    const char letter = cli_letter_of(c, o->flag);
+    out_text(".TP\n");
+    if (letter) out_printf("\\fB\\-%c\\fR, ", letter);
+    out_text(o->type == OPTION_BOOL ? "\\fB\\-\\-[no\\-]" : "\\fB\\-\\-");
+    put_text(o->flag);
+    out_text("\\fR");
+    if (o->type != OPTION_BOOL) {
+        out_text(" \\fI");
+        put_text(type_word(o));
+        out_text("\\fR");
+    }
+    out_text("\n");
+    put_text(o->help);
+    if (o->min != 0 || o->max != 0) {
+        char limits[80];
+        snprintf(limits, sizeof limits, " (%g to %g)", o->min, o->max);
+        put_text(limits);
+    }
+    if (o->initial && *o->initial) {
+        out_text(" [");
+        put_text(o->initial);
+        out_text("]");
+    }
+    out_text("\n");
+}
+
+/* ---- sections ---- */
+
+typedef struct Walk {
+    const Command *command;
+    int left; /* sections to print */
+    const char *section;
+} Walk;
+
+static void visit(void *user, const Section *s, const Option *o) {
+    Walk *w = user;
+    if (!w->section || strcmp(w->section, s->name) != 0) {
+        w->left -= w->section != NULL;
+        w->section = s->name;
+    }
+    if (w->left > 0 && o->flag) put_option(w->command, o);
+}
+
+/* All but the last section with flags, which is [common]. */
+static Status put_command(const Command *c) {
+    Config *config;
+    Walk w = {.command = c};
+    put_heading(".SS", c->name);
+    put_text(c->summary);
+    out_text("\n.PP\n");
+    put_lines(c->synopsis);
+    out_text(".PP\n");
+    put_lines(c->examples);
+    if (c->aliases) {
+        out_text(".PP\nAlso called: ");
+        for (const char *p = c->aliases; *p; p++) out_text(*p == '|' ? ", " : (char[]){*p, 0});
+        out_text("\n");
+    }
+    TRY(cli_config(c, &config, &w.left));
+    w.left--;
+    if (w.left > 0) config_each(config, visit, &w);
+    config_free(config);
+    return STATUS_OK;
+}
+
+static void put_common(void) {
+    out_text(".SH COMMON OPTIONS\n");
+    for (const Option *o = common_options; o->key; o++)
+        if (o->flag) put_option(commands[0], o);
+    static const char *const builtin[][2] = {
+        {"\\fB\\-c\\fR, \\fB\\-\\-config\\fR \\fIFILE\\fR",
+         "read an INI file first (may be repeated)"},
+        {"\\fB\\-\\-set\\fR \\fISECTION.KEY=VALUE\\fR", "any key of a configuration file"},
+        {"\\fB\\-\\-print\\-config\\fR", "print all values with their origin, then stop"},
+        {"\\fB\\-h\\fR, \\fB\\-\\-help\\fR, \\fB\\-\\-help\\-all\\fR",
+         "help of a command; every key"},
+        {"\\fB\\-V\\fR, \\fB\\-\\-version\\fR", "version, backends, libraries"},
+    };
+    for (size_t i = 0; i < sizeof builtin / sizeof *builtin; i++)
+        out_printf(".TP\n%s\n%s\n", builtin[i][0], builtin[i][1]);
+    out_text(
+        ".PP\nA flag wins over \\fB\\-\\-set\\fR, that over the variable TTV_FLAG (TTV_BATCH_SIZE "
+        "stands for \\fB\\-\\-batch\\-size\\fR), that over a file.\n");
+}
+
+static void put_exit_codes(void) {
+    static const char *const codes[][2] = {
+        {"0", "done"},
+        {"1", "a negative result: faults were found, a score is below its floor"},
+        {"2", "usage: flag, value, or combination"},
+        {"3", "bad input"},
+        {"4", "the system refused: missing file, full disk, missing program"},
+        {"5", "device or memory"},
+        {"6", "numeric: training does not go on"},
+        {"75", "stopped and saved"},
+        {"130, 143", "SIGINT, SIGTERM after saving"},
+    };
+    out_text(".SH EXIT STATUS\n");
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+        out_printf(".TP\n%s\n%s\n", codes[i][0], codes[i][1]);
+}
+
+static Status put_page(void) {
+    out_text(".TH TTV 1 \"\" \"ttv " TTV_VERSION "\" \"User Commands\"\n.nh\n.ad l\n"
+             ".SH NAME\nttv \\- trains and runs vision models with test\\-time\\-training mixers\n"
+             ".SH SYNOPSIS\n\\fBttv\\fR \\fICOMMAND\\fR [flags] [arguments]\n.PP\n"
+             "\\fBttv help\\fR [\\fICOMMAND\\fR]\n.SH COMMANDS\n");
+    for (int i = 0; commands[i]; i++) TRY(put_command(commands[i]));
+    put_common();
+    put_exit_codes();
+    return STATUS_OK;
+}
+
+/* ---- the command ---- */
+
+static const Section *no_sections(int *count) {
+    *count = 0;
+    return NULL;
+}
+
+static int run(Config *config, int argc, char **argv) {
+    (void)config;
+    if (argc > 0) return cli_usage(&command_man, "unexpected argument '%s'", argv[0]);
+    Status s = put_page();
+    return s == STATUS_OK ? 0 : cli_fail(s);
+}
+
+const Command command_man = {
+    .name = "man",
+    .summary = "the manual page of this program, in roff",
+    .synopsis = "ttv man",
+    .examples = "  ttv man | man -l -\n",
+    .sections = no_sections,
+    .run = run,
+};
