@@ -1,9 +1,6 @@
 /* Newton-Schulz: norms, turning and what else is not a product. Matrices are worked on with at most
  * as many rows as columns, a part of the batch at a time so that scratch stays within a limit.
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/cuda/newton_schulz.cuh"
 
 #define THREADS 256

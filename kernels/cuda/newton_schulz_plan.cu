@@ -1,6 +1,5 @@
 /* Chains written down: which products, of which matrices, in which order (newton_schulz_chain.cuh).
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/newton_schulz_chain.cuh"
@@ -99,13 +98,11 @@ static void plan_polynomial(Plan *plan, int a, int b, int x, int k) {
 /* X of step k + 1 in `to`, and in F32 in `wide`, where X of step k lies in F32 too. */
 static Phase *plan_step(Plan *plan, int to, int b, int x, int k, float *wide) {
     Phase *p = plan_phase(plan, to, b, x, plan->it->r, false);
-    const float a = plan->it->s->triple[k][0];
     p->power = power_of(plan, k, 1);
     if (plan->folded) return p;
     p->wide = wide;
     p->carry = k == 0 ? plan->it->carry : wide;
-    p->kappa = a;
-    if (!p->carry) phase_add(p, x, a); /* BF16 as it came */
+    p->kappa = plan->it->s->triple[k][0];
     return p;
 }
 
@@ -115,26 +112,6 @@ static Status plan_wide(Plan *plan, float **wide) {
     *wide = NULL;
     if (plan->folded || it->s->steps < 2) return STATUS_OK;
     return scratch_take(it->d, sizeof(float) * it->n * it->r * it->c, (void **)wide);
-}
-
-/* What can be chosen for measurements. TTV_NEWTON_SCHULZ: "blas"; or letters, f folded, c carried,
- * h tiles of 64 rows, w of 128, and after a colon the size of a group. */
-typedef struct Choice {
-    bool blas, folded, carried;
-    int halves, group;
-} Choice;
-
-static Choice choice(void) {
-    const char *text = getenv("TTV_NEWTON_SCHULZ");
-    Choice c = {};
-    if (!text) return c;
-    c.blas = strcmp(text, "blas") == 0;
-    c.folded = strchr(text, 'f') != NULL;
-    c.carried = strchr(text, 'c') != NULL;
-    c.halves = strchr(text, 'h') ? 1 : strchr(text, 'w') ? 2 : 0;
-    const char *colon = strchr(text, ':');
-    c.group = colon ? atoi(colon + 1) : 0;
-    return c;
 }
 
 static void cover_put(Plan *plan, int first, int second, int column) {
@@ -170,14 +147,17 @@ static void cover_halves(Plan *plan) {
         for (int i = 2 * j; i < side; i += 2) cover_put(plan, i, i + 1 < side ? i + 1 : NOBODY, j);
 }
 
-/* 12 matrices of 768 x 768: enough tiles that none waits, few enough that much of what a phase
- * writes is still in the second-level cache when the next one reads it. */
+/* Sets of the first phase that a group has at least, which is 12 matrices of 768 x 768: enough that
+ * few tiles wait, few enough that much of what a phase writes is still in the second-level cache
+ * when the next one reads it (96 matrices, H200: 2.25, 1.99, 2.11, 2.15 ms with groups of 8, 12,
+ * 24, 48). */
+#define GROUP_SETS 132
+
 static Status plan_run(Plan *plan) {
     Chain *c = plan->c;
     Device *d = plan->it->d;
     const size_t bytes = sizeof(int) * (size_t)(c->phases * c->n);
-    const int wish = choice().group;
-    c->group = wish > 0 ? wish : (int)ceil_div(132, c->phase[0].sets);
+    c->group = (int)ceil_div(GROUP_SETS, c->phase[0].sets);
     if (c->group > c->n) c->group = c->n;
     c->sets = c->n * c->sets_each;
     TRY(scratch_take(d, bytes, (void **)&c->done));
@@ -187,21 +167,19 @@ static Status plan_run(Plan *plan) {
 
 bool chain_fits(const Iteration *it) {
     return backend_of(it->d)->sm90a && it->type == DTYPE_BF16 && it->r % BOX == 0 &&
-           it->c % BOX == 0 && it->r <= 2048 && it->n * it->r < INT32_MAX && !choice().blas;
+           it->c % BOX == 0 && it->r <= 2048 && it->n * it->r < INT32_MAX;
 }
 
 /* Tiles of 64 rows where those of 128 would leave multiprocessors without work. Without F32 values
  * beside X there is nothing to add that BF16 has not lost already: B takes a I in. */
 static void plan_init(Plan *plan, Chain *c, const Iteration *it) {
-    const Choice wish = choice();
     const int64_t sets = it->n * ceil_div(it->r, 2 * TILE) * ceil_div(it->c, TILE);
     memset(plan, 0, sizeof *plan);
     memset(c, 0, sizeof *c);
     plan->it = it;
     plan->c = c;
     plan->halves = sets <= backend_of(it->d)->sm_count / 2 ? 1 : 2;
-    if (wish.halves) plan->halves = wish.halves;
-    plan->folded = (!it->carry || wish.folded) && !wish.carried;
+    plan->folded = !it->carry;
     c->n = (int)it->n, c->r = (int)it->r;
     c->rates = it->rates;
     if (plan->halves == 1)
