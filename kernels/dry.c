@@ -98,9 +98,8 @@ DRY(lact_write_backward, Tensor dac, Tensor dt, Grad deta, Tensor e, Tensor ac, 
     Tensor eta)
 DRY(lact_gate, Tensor p, Tensor ab)
 DRY(lact_gate_backward, Tensor dab, Tensor p, Tensor dp, Tensor ab)
-DRY(weight_step, Tensor y, int64_t at, Tensor stats, Tensor u, Tensor w, float sign, float offset)
-DRY(weight_step_backward, Grad du, Grad dw, Tensor dy, int64_t at, Tensor y, Tensor stats,
-    float sign)
+DRY(weight_step, int parts, const WeightStep *part, float sign, float offset)
+DRY(weight_step_backward, int parts, const WeightSlope *part, float sign)
 
 #define ENTRY(slot) .slot = slot##_dry,
 static const Kernels kernels_dry = {.name = "dry", KERNEL_SLOTS(ENTRY)};

@@ -75,6 +75,20 @@ typedef struct NewtonSchulz {
     float triple[NEWTON_SCHULZ_MOST][3];
 } NewtonSchulz;
 
+/* A matrix of fast weights in a step, and in its backward (slots weight_step). */
+#define WEIGHT_PARTS 3
+typedef struct WeightStep {
+    Tensor y;
+    int64_t at;
+    Tensor stats, u, w;
+} WeightStep;
+typedef struct WeightSlope {
+    Grad du, dw;
+    Tensor dy;
+    int64_t at;
+    Tensor y, stats;
+} WeightSlope;
+
 struct Kernels {
     const char *name;
 
@@ -341,18 +355,17 @@ struct Kernels {
     Status (*lact_gate)(Device *d, Tensor p, Tensor ab);
     /* dab = [dp b silu'(a)|dp silu(a)], and p once more; p may be dp. All act. */
     Status (*lact_gate_backward)(Device *d, Tensor dab, Tensor p, Tensor dp, Tensor ab);
-    /* Columns [at, at + C) of y[O,R,P] (act) = M/(|M| + offset) |W| with M = W + sign U, norms over
-     * the R rows of a column; offset 0: M itself. u[O,R,C] F32 or BF16, w[q,R,C]: o takes matrix
-     * o mod q of w.
-     * stats[O,C,2] (optional, with an offset) for the backward: |W|/(|M| + offset) and
-     * 1/(|W| |M|), 0 where that product is 0. */
-    Status (*weight_step)(Device *d, Tensor y, int64_t at, Tensor stats, Tensor u, Tensor w,
-                          float sign, float offset);
-    /* |W| is a constant (5.2): dM = s0 g - s1 (sum over the column of y g) y with g and y columns
-     * [at, at + C) of dy and y (act, [O,R,P]); without stats dM = g. du (+)= sign dM, F32 or BF16,
-     * dw (+)= dM summed over all o of a matrix, before or after it was rounded to BF16. */
-    Status (*weight_step_backward)(Device *d, Grad du, Grad dw, Tensor dy, int64_t at, Tensor y,
-                                   Tensor stats, float sign);
+    /* Of each part: columns [at, at + C) of y[O,R,P] (act) = M/(|M| + offset) |W| with M = W + sign
+     * U, norms over the R rows of a column; offset 0: M itself. u[O,R,C] F32 or BF16, none: 0;
+     * w[q,R,C]: o takes matrix o mod q of w. stats[O,C,2] (optional, with an offset) for the
+     * backward: |W|/(|M| + offset) and 1/(|W| |M|), 0 where that product is 0. The y of all parts
+     * have one dtype, so have the u. */
+    Status (*weight_step)(Device *d, int parts, const WeightStep *part, float sign, float offset);
+    /* |W| is a constant (5.2). Of each part: dM = s0 g - s1 (sum over the column of y g) y with g
+     * and y columns [at, at + C) of dy and y (act, [O,R,P]); without stats dM = g. du (+)= sign dM,
+     * F32 or BF16, dw (+)= dM summed over all o of a matrix, before or after it was rounded to
+     * BF16. */
+    Status (*weight_step_backward)(Device *d, int parts, const WeightSlope *part, float sign);
 };
 
 extern const Kernels kernels_cpu;

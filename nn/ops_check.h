@@ -25,8 +25,9 @@ Var *op_unary(Tape *t, const char *op, Var *x, UnaryKind f, UnaryKind derivative
 /* Output of x's shape and the given dtype. */
 Var *op_output_like(Tape *t, DType dtype, const Var *x);
 
-/* The kernels behind op_side_by_side: y [1,H,e,2h] act = [a|b] of F32 [H,e,h]. */
-Status op_lay_side_by_side(Tape *t, Tensor y, Tensor a, Tensor b);
+/* The kernel behind op_side_by_side: y [1,H,e,2h] act = [a|b] of F32 [H,e,h]; and same [H,h,e] = c
+ * (may be none). */
+Status op_lay_side_by_side(Tape *t, Tensor y, Tensor a, Tensor b, Tensor same, Tensor c);
 
 /* Tensor as a matrix [rows, last]. */
 static inline Tensor op_rows(Tensor x) {

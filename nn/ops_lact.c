@@ -65,13 +65,12 @@ static Status take_tokens(Tape *t, const WriteSizes *s, Tensor packed, float off
 }
 
 static Status take_weights(Tape *t, const WriteSizes *s, Var *const *w, WriteOperands *o) {
-    Device *d = tape_device(t);
     TRY(take4(t, s->act, 1, s->heads, s->e, 2 * s->h, &o->w02));
     o->w1 = tensor_none();
-    TRY(op_lay_side_by_side(t, o->w02, w[0]->value, w[2]->value));
-    if (!s->gates) return STATUS_OK;
+    if (!s->gates) return op_lay_side_by_side(t, o->w02, w[0]->value, w[2]->value, o->w1, o->w1);
     TRY(take4(t, s->act, 1, s->heads, s->h, s->e, &o->w1));
-    return d->k->copy(d, grad_set(tensor_view(o->w1, 3, w[1]->value.shape)), w[1]->value, 1);
+    return op_lay_side_by_side(t, o->w02, w[0]->value, w[2]->value,
+                               tensor_view(o->w1, 3, w[1]->value.shape), w[1]->value);
 }
 
 /* G from e: gates [.., BH,e,h] = k' e, back [1,BH,h,e] = e' v. */

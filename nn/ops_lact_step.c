@@ -5,8 +5,7 @@
 
 /* Which third of u and of the outputs belongs to a weight. */
 typedef struct StepPart {
-    Tensor u, y, stats, dy;
-    Grad du;
+    Tensor u, y, stats;
     int64_t at; /* first column in y */
 } StepPart;
 
@@ -55,15 +54,17 @@ static Status step_backward(Tape *t, Node *n) {
     if (gates) TRY(tape_grad_of(t, front, &dy[0]));
     const Grad du[2] = {tape_grad(t, n->in[3]), tape_grad(t, n->in[4])};
     const Tensor to[2] = {du[0].t, du[1].t};
+    WeightSlope parts[WEIGHT_PARTS];
+    int count = 0;
     for (int j = 0; j < 3; j++) {
         if (j != 1 && !gates) continue;
         const StepPart value = part_of(&s, j, to, y, n->saved[0]);
         const StepPart slope = part_of(&s, j, to, dy, n->saved[0]);
         const bool add = j == 1 && !s.joined ? du[1].add : du[0].add;
-        TRY(d->k->weight_step_backward(d, (Grad){value.u, add}, tape_grad(t, n->in[j]), slope.y,
-                                       value.at, value.y, value.stats, n->u.f[0]));
+        parts[count++] = (WeightSlope){
+            (Grad){value.u, add}, tape_grad(t, n->in[j]), slope.y, value.at, value.y, value.stats};
     }
-    return STATUS_OK;
+    return d->k->weight_step_backward(d, count, parts, n->u.f[0]);
 }
 
 static bool has_shape(const Var *v, int64_t a, int64_t b, int64_t c, int64_t d) {
@@ -94,13 +95,14 @@ static Status take_stats(Tape *t, const StepSizes *s, Tensor *stats) {
 
 static Status step_forward(Tape *t, const StepSizes *s, Var *const *w, const Tensor u[2],
                            const Tensor y[2], Tensor stats, float sign, float offset) {
+    WeightStep parts[WEIGHT_PARTS];
+    int count = 0;
     for (int j = 0; j < 3; j++) {
         if (j != 1 && !s->gates) continue;
         const StepPart p = part_of(s, j, u, y, stats);
-        TRY(op_kernels(t)->weight_step(tape_device(t), p.y, p.at, p.stats, p.u, w[j]->value, sign,
-                                       offset));
+        parts[count++] = (WeightStep){p.y, p.at, p.stats, p.u, w[j]->value};
     }
-    return STATUS_OK;
+    return op_kernels(t)->weight_step(tape_device(t), count, parts, sign, offset);
 }
 
 static LactWeights no_weights(Tape *t) {

@@ -104,18 +104,12 @@ static Status side_by_side_backward(Tape *t, Node *n) {
     return STATUS_OK;
 }
 
-Status op_lay_side_by_side(Tape *t, Tensor y, Tensor a, Tensor b) {
-    Device *d = tape_device(t);
-    const int64_t h = tensor_last(a), rows = tensor_rows(a);
-    const int64_t one[] = {1, 1, rows, h}, both[] = {1, rows, 2 * h};
-    Tensor wide = tensor_view(y, 3, both);
-    if (y.dtype != DTYPE_F32) TRY(tape_take(t, DTYPE_F32, 3, both, &wide));
-    TRY(d->k->merge_heads(d, grad_set(wide), tensor_view(a, 4, one), 0));
-    TRY(d->k->merge_heads(d, grad_set(wide), tensor_view(b, 4, one), h));
-    if (y.dtype == DTYPE_F32) return STATUS_OK;
-    TRY(d->k->copy(d, grad_set(tensor_view(y, 3, both)), wide, 1));
-    tape_give(t, wide);
-    return STATUS_OK;
+Status op_lay_side_by_side(Tape *t, Tensor y, Tensor a, Tensor b, Tensor same, Tensor c) {
+    const int64_t *s = a.shape;
+    y = tensor_view3(y, s[0], s[1], 2 * s[2]);
+    const WeightStep parts[] = {
+        {y, 0, {0}, {0}, a}, {y, s[2], {0}, {0}, b}, {same, 0, {0}, {0}, c}};
+    return op_kernels(t)->weight_step(tape_device(t), tensor_is_none(same) ? 2 : 3, parts, 1, 0);
 }
 
 Var *op_side_by_side(Tape *t, Var *a, Var *b, DType dtype) {
@@ -127,7 +121,7 @@ Var *op_side_by_side(Tape *t, Var *a, Var *b, DType dtype) {
         return op_refuse(t, "side_by_side", 2, in, "two F32 [H, e, h]");
     Var *y = tape_output(t, dtype, 4, (int64_t[]){1, v.shape[0], v.shape[1], 2 * v.shape[2]});
     if (tape_poison(t)) return y;
-    const Status s = op_lay_side_by_side(t, y->value, v, b->value);
+    const Status s = op_lay_side_by_side(t, y->value, v, b->value, tensor_none(), tensor_none());
     if (s == STATUS_OK) tape_record(t, "side_by_side", side_by_side_backward, y, 2, in);
     return op_done(t, "side_by_side", s, y);
 }

@@ -331,11 +331,12 @@ static Status run_lact_gate_backward(OpRun *r) {
     return r->k->lact_gate_backward(r->device, r->t[0], r->t[1], r->t[2], r->t[3]);
 }
 static Status run_weight_step(OpRun *r) {
-    return r->k->weight_step(r->device, r->t[0], 0, r->t[1], r->t[2], r->t[3], 1.0f, 1e-5f);
+    const WeightStep part = {r->t[0], 0, r->t[1], r->t[2], r->t[3]};
+    return r->k->weight_step(r->device, 1, &part, 1.0f, 1e-5f);
 }
 static Status run_weight_step_backward(OpRun *r) {
-    return r->k->weight_step_backward(r->device, grad_set(r->t[0]), grad_set(r->t[1]), r->t[2], 0,
-                                      r->t[3], r->t[4], 1.0f);
+    const WeightSlope part = {grad_set(r->t[0]), grad_set(r->t[1]), r->t[2], 0, r->t[3], r->t[4]};
+    return r->k->weight_step_backward(r->device, 1, &part, 1.0f);
 }
 
 const OpCase op_cases[] = {

@@ -165,13 +165,10 @@ static Status leave(Device *d, int slot, double start, Status s) {
     X(lact_gate, (Device * d, Tensor p, Tensor ab), (d, p, ab))                                    \
     X(lact_gate_backward, (Device * d, Tensor dab, Tensor p, Tensor dp, Tensor ab),                \
       (d, dab, p, dp, ab))                                                                         \
-    X(weight_step,                                                                                 \
-      (Device * d, Tensor y, int64_t at, Tensor stats, Tensor u, Tensor w, float sign,             \
-       float offset),                                                                              \
-      (d, y, at, stats, u, w, sign, offset))                                                       \
-    X(weight_step_backward,                                                                        \
-      (Device * d, Grad du, Grad dw, Tensor dy, int64_t at, Tensor y, Tensor stats, float sign),   \
-      (d, du, dw, dy, at, y, stats, sign))
+    X(weight_step, (Device * d, int parts, const WeightStep *part, float sign, float offset),      \
+      (d, parts, part, sign, offset))                                                              \
+    X(weight_step_backward, (Device * d, int parts, const WeightSlope *part, float sign),          \
+      (d, parts, part, sign))
 
 #define DEFINE_TIMED(slot, parameters, arguments)                                                  \
     static Status timed_##slot parameters {                                                        \

@@ -16,12 +16,19 @@ static Sizes sizes_of(Tensor y, int64_t at, int64_t columns, int64_t period) {
         y.shape[0], y.shape[1], columns, y.shape[2], at, period, div_up(columns, COLUMNS)};
 }
 
+/* Step U of n columns, zeros where there is none. */
+static const float *step_read(const Tensor *u, int64_t at, int64_t n, float *buffer) {
+    if (u->data) return values_read(u, at, n, buffer);
+    memset(buffer, 0, (size_t)n * sizeof *buffer);
+    return buffer;
+}
+
 /* scale = |W|/(|M| + offset) and back = 1/(|W| |M|) of n columns of matrix o. */
 static void column_factors(float *scale, float *back, const Sizes *s, const Tensor *u, int64_t at,
                            const float *w, int64_t n, float sign, float offset) {
     float moved[COLUMNS] = {0}, start[COLUMNS] = {0}, buffer[COLUMNS];
     for (int64_t r = 0; r < s->rows; r++) {
-        const float *step = values_read(u, at + r * s->columns, n, buffer);
+        const float *step = step_read(u, at + r * s->columns, n, buffer);
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) {
             const float a = w[r * s->columns + i], m = a + sign * step[i];
@@ -36,14 +43,13 @@ static void column_factors(float *scale, float *back, const Sizes *s, const Tens
     }
 }
 
-Status weight_step_cpu(Device *d, Tensor y, int64_t at, Tensor stats, Tensor u, Tensor w,
-                       float sign, float offset) {
-    (void)d;
-    if (!act_dtype(y.dtype) || !act_dtype(u.dtype)) return refuse_dtype("weight_step", y.dtype);
-    const Sizes s = sizes_of(y, at, u.shape[2], w.shape[0]);
-    const Grad to = grad_set(y);
-    float *kept = stats.data;
-#pragma omp parallel for schedule(static) if (tensor_count(u) >= PARALLEL_MIN)
+static void step_part(const WeightStep *p, float sign, float offset) {
+    const Tensor u = p->u, w = p->w;
+    const int64_t at = p->at;
+    const Sizes s = sizes_of(p->y, at, w.shape[2], w.shape[0]);
+    const Grad to = grad_set(p->y);
+    float *kept = p->stats.data;
+#pragma omp parallel for schedule(static) if (s.outer * s.rows * s.columns >= PARALLEL_MIN)
     for (int64_t job = 0; job < s.outer * s.parts; job++) {
         const int64_t o = job / s.parts, c = job % s.parts * COLUMNS;
         const int64_t n = min_i64(COLUMNS, s.columns - c);
@@ -54,7 +60,7 @@ Status weight_step_cpu(Device *d, Tensor y, int64_t at, Tensor stats, Tensor u, 
         if (offset > 0.0f) column_factors(scale, back, &s, &u, begin, start, n, sign, offset);
         for (int64_t r = 0; r < s.rows; r++) {
             const float *a = start + r * s.columns;
-            const float *b = values_read(&u, begin + r * s.columns, n, u_buffer);
+            const float *b = step_read(&u, begin + r * s.columns, n, u_buffer);
             for (int64_t i = 0; i < n; i++) buffer[i] = (a[i] + sign * b[i]) * scale[i];
             values_write(&to, (o * s.rows + r) * s.pitch + at + c, n, buffer);
         }
@@ -62,6 +68,15 @@ Status weight_step_cpu(Device *d, Tensor y, int64_t at, Tensor stats, Tensor u, 
             kept[2 * (o * s.columns + c + i)] = scale[i];
             kept[2 * (o * s.columns + c + i) + 1] = back[i];
         }
+    }
+}
+
+Status weight_step_cpu(Device *d, int parts, const WeightStep *part, float sign, float offset) {
+    (void)d;
+    for (int i = 0; i < parts; i++) {
+        if (!act_dtype(part[i].y.dtype) || (part[i].u.data && !act_dtype(part[i].u.dtype)))
+            return refuse_dtype("weight_step", part[i].y.dtype);
+        step_part(&part[i], sign, offset);
     }
     return STATUS_OK;
 }
@@ -104,21 +119,27 @@ static void step_back(const Sizes *s, const Grad *du, const Grad *dw, const Tens
     }
 }
 
-Status weight_step_backward_cpu(Device *d, Grad du, Grad dw, Tensor dy, int64_t at, Tensor y,
-                                Tensor stats, float sign) {
-    (void)d;
+static Status slope_part(const WeightSlope *p, float sign) {
+    const Grad du = p->du, dw = p->dw;
+    const Tensor dy = p->dy, y = p->y;
     if (!du.t.data && !dw.t.data) return STATUS_OK;
     if (!act_dtype(dy.dtype) || (du.t.data && !act_dtype(du.t.dtype)) ||
-        (stats.data && y.dtype != dy.dtype))
+        (p->stats.data && y.dtype != dy.dtype))
         return refuse_dtype("weight_step_backward", dy.dtype);
     const Tensor *like = du.t.data ? &du.t : &dw.t;
-    const Sizes s = sizes_of(dy, at, like->shape[2], dw.t.data ? dw.t.shape[0] : dy.shape[0]);
+    const Sizes s = sizes_of(dy, p->at, like->shape[2], dw.t.data ? dw.t.shape[0] : dy.shape[0]);
     /* All matrices that share one of w are summed by one thread, in order. */
 #pragma omp parallel for schedule(static) if (tensor_count(dy) >= PARALLEL_MIN)
     for (int64_t job = 0; job < s.period * s.parts; job++) {
         const int64_t c = job % s.parts * COLUMNS, n = min_i64(COLUMNS, s.columns - c);
         for (int64_t o = job / s.parts; o < s.outer; o += s.period)
-            step_back(&s, &du, &dw, &dy, &y, stats.data, o, c, n, sign);
+            step_back(&s, &du, &dw, &dy, &y, p->stats.data, o, c, n, sign);
     }
+    return STATUS_OK;
+}
+
+Status weight_step_backward_cpu(Device *d, int parts, const WeightSlope *part, float sign) {
+    (void)d;
+    for (int i = 0; i < parts; i++) TRY(slope_part(&part[i], sign));
     return STATUS_OK;
 }

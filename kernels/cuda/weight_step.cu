@@ -15,6 +15,35 @@ typedef struct Matrices {
     int rows, columns, period;
 } Matrices;
 
+/* What one launch takes: matrices of one size, blockIdx.z says which. */
+typedef struct StepPart {
+    void *y;
+    float *stats;
+    const void *u;
+    const float *w;
+    Matrices s;
+} StepPart;
+typedef struct StepParts {
+    StepPart part[WEIGHT_PARTS];
+} StepParts;
+
+typedef struct SlopePart {
+    void *du;
+    const void *dy, *y;
+    const float *stats;
+    Matrices s;
+    bool add;
+} SlopePart;
+typedef struct SlopeParts {
+    SlopePart part[WEIGHT_PARTS];
+} SlopeParts;
+
+/* Without a run-time index, which would move the parts to local memory. */
+template <typename Part, typename Parts>
+static __device__ __forceinline__ Part part_of_block(const Parts &p) {
+    return blockIdx.z == 0 ? p.part[0] : blockIdx.z == 1 ? p.part[1] : p.part[2];
+}
+
 /* Threads of a block: columns in packs of V, then lanes over the rows. */
 template <int V> static dim3 step_block() {
     return dim3(COLUMNS / V, THREADS / (COLUMNS / V));
@@ -48,10 +77,10 @@ static __device__ __forceinline__ void column_sums(float (&v)[V], float (*shared
 template <int V, typename U>
 static __device__ __forceinline__ void moved_load(float (&m)[V], float (&start)[V], const U *u,
                                                   const float *w, float sign) {
-    pack_load<U, V>(m, u);
     pack_load<float, V>(start, w);
+    if (u) pack_load<U, V>(m, u);
 #pragma unroll
-    for (int i = 0; i < V; i++) m[i] = fmaf(sign, m[i], start[i]);
+    for (int i = 0; i < V; i++) m[i] = u ? fmaf(sign, m[i], start[i]) : start[i];
 }
 
 template <int V>
@@ -77,26 +106,30 @@ static __device__ __forceinline__ void column_factors(float (&scale)[V], float *
 
 template <typename T, typename U, int V, int HELD>
 __global__ void __launch_bounds__(THREADS, HELD ? 2 : 4)
-    weight_step_kernel(T *y, float *stats, const U *u, const float *w, Matrices s, float sign,
-                       float offset) {
+    weight_step_kernel(StepParts parts, float sign, float offset) {
+    const StepPart p = part_of_block<StepPart>(parts);
+    const Matrices s = p.s;
+    T *const y = (T *)p.y;
+    float *const stats = p.stats;
+    const U *const u = (const U *)p.u;
     __shared__ float shared[WARPS][COLUMNS];
     const int c = blockIdx.x * COLUMNS + threadIdx.x * V;
     constexpr int lanes = THREADS / (COLUMNS / V);
     for (int64_t o = blockIdx.y; o < s.outer; o += gridDim.y) {
-        const U *step = u + o * s.rows * s.columns + c;
-        const float *begin = w + o % s.period * s.rows * s.columns + c;
+        const U *step = u ? u + o * s.rows * s.columns + c : NULL;
+        const float *begin = p.w + o % s.period * s.rows * s.columns + c;
         float held[HELD ? HELD : 1][V], start[V], scale[V], moved[V] = {}, kept[V] = {};
 #pragma unroll
         for (int k = 0; k < HELD; k++) {
             const int r = threadIdx.y + k * lanes;
             if (c >= s.columns || r >= s.rows) continue;
-            moved_load<V, U>(held[k], start, step + (int64_t)r * s.columns,
+            moved_load<V, U>(held[k], start, step ? step + (int64_t)r * s.columns : NULL,
                              begin + (int64_t)r * s.columns, sign);
             add_squares<V>(moved, held[k]);
             add_squares<V>(kept, start);
         }
         for (int r = threadIdx.y; !HELD && offset > 0 && c < s.columns && r < s.rows; r += lanes) {
-            moved_load<V, U>(held[0], start, step + (int64_t)r * s.columns,
+            moved_load<V, U>(held[0], start, step ? step + (int64_t)r * s.columns : NULL,
                              begin + (int64_t)r * s.columns, sign);
             add_squares<V>(moved, held[0]);
             add_squares<V>(kept, start);
@@ -120,7 +153,7 @@ __global__ void __launch_bounds__(THREADS, HELD ? 2 : 4)
             pack_store<T, V>(out + r * s.pitch, held[k]);
         }
         for (int r = threadIdx.y; !HELD && r < s.rows; r += lanes) {
-            moved_load<V, U>(held[0], start, step + (int64_t)r * s.columns,
+            moved_load<V, U>(held[0], start, step ? step + (int64_t)r * s.columns : NULL,
                              begin + (int64_t)r * s.columns, sign);
 #pragma unroll
             for (int i = 0; i < V; i++) held[0][i] *= scale[i];
@@ -143,8 +176,13 @@ static __device__ __forceinline__ void slope_put(U *du, bool add, float (&g)[V],
  * their way at once. */
 template <typename U>
 __global__ void __launch_bounds__(THREADS, 2)
-    weight_step_backward_held_kernel(U *du, bool add, const bf16 *dy, const bf16 *y,
-                                     const float *stats, Matrices s, float sign) {
+    weight_step_backward_held_kernel(SlopeParts parts, float sign) {
+    const SlopePart p = part_of_block<SlopePart>(parts);
+    const Matrices s = p.s;
+    U *const du = (U *)p.du;
+    const bf16 *const dy = (const bf16 *)p.dy, *const y = (const bf16 *)p.y;
+    const float *const stats = p.stats;
+    const bool add = p.add;
     extern __shared__ __align__(16) bf16 tile[]; /* [2][rows][COLUMNS] */
     __shared__ float shared[WARPS][COLUMNS];
     const int first = blockIdx.x * COLUMNS, c = first + threadIdx.x * 4;
@@ -189,8 +227,13 @@ __global__ void __launch_bounds__(THREADS, 2)
 
 template <typename T, typename U, int V>
 __global__ void __launch_bounds__(THREADS, 4)
-    weight_step_backward_kernel(U *du, bool add, const T *dy, const T *y, const float *stats,
-                                Matrices s, float sign) {
+    weight_step_backward_kernel(SlopeParts parts, float sign) {
+    const SlopePart p = part_of_block<SlopePart>(parts);
+    const Matrices s = p.s;
+    U *const du = (U *)p.du;
+    const T *const dy = (const T *)p.dy, *const y = (const T *)p.y;
+    const float *const stats = p.stats;
+    const bool add = p.add;
     __shared__ float shared[WARPS][COLUMNS];
     const int c = blockIdx.x * COLUMNS + threadIdx.x * V;
     constexpr int lanes = THREADS / (COLUMNS / V);
@@ -230,9 +273,9 @@ static Matrices matrices_of(Tensor y, int64_t at, int64_t columns, int64_t perio
     return s;
 }
 
-static dim3 step_grid(const Matrices &s) {
+static dim3 step_grid(const Matrices &s, int parts) {
     return dim3((unsigned)ceil_div(s.columns, COLUMNS),
-                (unsigned)(s.outer < 65535 ? s.outer : 65535));
+                (unsigned)(s.outer < 65535 ? s.outer : 65535), (unsigned)parts);
 }
 
 /* Whether four columns may be one access. */
@@ -245,113 +288,146 @@ static bool is_held(const Matrices &s) {
     return s.rows <= HELD_ROWS * (THREADS / (COLUMNS / 4));
 }
 
-template <typename T, typename U>
-static void step_launch(Device *d, Tensor y, Tensor stats, Tensor u, Tensor w, const Matrices &s,
-                        float sign, float offset) {
-    T *to = (T *)y.data;
-    float *kept = (float *)stats.data;
-    const U *step = (const U *)u.data;
-    const float *begin = (const float *)w.data;
-    const dim3 grid = step_grid(s);
-    const cudaStream_t stream = stream_of(d);
-    const bool fours = in_fours(s, y.data, u.data, w.data);
-    if (fours && is_held(s) && offset > 0)
-        weight_step_kernel<T, U, 4, HELD_ROWS>
-            <<<grid, step_block<4>(), 0, stream>>>(to, kept, step, begin, s, sign, offset);
-    else if (fours)
-        weight_step_kernel<T, U, 4, 0>
-            <<<grid, step_block<4>(), 0, stream>>>(to, kept, step, begin, s, sign, offset);
-    else
-        weight_step_kernel<T, U, 1, 0>
-            <<<grid, step_block<1>(), 0, stream>>>(to, kept, step, begin, s, sign, offset);
+static bool same_size(const Matrices &a, const Matrices &b) {
+    return a.outer == b.outer && a.rows == b.rows && a.columns == b.columns;
 }
 
-extern "C" Status weight_step_cuda(Device *d, Tensor y, int64_t at, Tensor stats, Tensor u,
-                                   Tensor w, float sign, float offset) {
-    if (tensor_count(u) == 0) return STATUS_OK;
-    const Matrices s = matrices_of(y, at, u.shape[2], w.shape[0]);
-    WITH_ACT(
-        "weight_step", y.dtype, T,
-        WITH_ACT("weight_step", u.dtype, U, step_launch<T, U>(d, y, stats, u, w, s, sign, offset)));
+template <typename T, typename U>
+static void step_launch(Device *d, const StepParts &p, int parts, float sign, float offset) {
+    const Matrices s = p.part[0].s;
+    const dim3 grid = step_grid(s, parts);
+    const cudaStream_t stream = stream_of(d);
+    bool fours = true;
+    for (int i = 0; i < parts; i++)
+        fours = fours && in_fours(p.part[i].s, p.part[i].y, p.part[i].u, p.part[i].w);
+    if (fours && is_held(s) && offset > 0)
+        weight_step_kernel<T, U, 4, HELD_ROWS>
+            <<<grid, step_block<4>(), 0, stream>>>(p, sign, offset);
+    else if (fours)
+        weight_step_kernel<T, U, 4, 0><<<grid, step_block<4>(), 0, stream>>>(p, sign, offset);
+    else
+        weight_step_kernel<T, U, 1, 0><<<grid, step_block<1>(), 0, stream>>>(p, sign, offset);
+}
+
+/* Parts [first, first + count), all of one size. */
+static Status step_run(Device *d, const WeightStep *part, int count, float sign, float offset) {
+    StepParts p = {};
+    for (int i = 0; i < count; i++) {
+        const WeightStep *q = &part[i];
+        p.part[i].y = q->y.data, p.part[i].stats = (float *)q->stats.data;
+        p.part[i].u = q->u.data, p.part[i].w = (const float *)q->w.data;
+        p.part[i].s = matrices_of(q->y, q->at, q->w.shape[2], q->w.shape[0]);
+    }
+    const DType step = part[0].u.data ? part[0].u.dtype : DTYPE_F32;
+    WITH_ACT("weight_step", part[0].y.dtype, T,
+             WITH_ACT("weight_step", step, U, (step_launch<T, U>(d, p, count, sign, offset))));
     return launched("weight_step");
 }
 
+extern "C" Status weight_step_cuda(Device *d, int parts, const WeightStep *part, float sign,
+                                   float offset) {
+    for (int i = 0, n; i < parts; i += n) {
+        const Matrices s = matrices_of(part[i].y, 0, part[i].w.shape[2], 1);
+        for (n = 1; i + n < parts; n++)
+            if (!same_size(s, matrices_of(part[i + n].y, 0, part[i + n].w.shape[2], 1))) break;
+        if (s.outer > 0 && s.rows > 0 && s.columns > 0) TRY(step_run(d, part + i, n, sign, offset));
+    }
+    return STATUS_OK;
+}
+
+/* Whether the kernel with shared memory takes all parts. */
+static bool slopes_held(Device *d, const SlopeParts &p, int parts, DType dtype, size_t bytes) {
+    bool held = dtype == DTYPE_BF16 && bytes + 4096 <= backend_of(d)->smem_limit;
+    for (int i = 0; i < parts; i++) {
+        const SlopePart *q = &p.part[i];
+        held = held && q->stats && in_fours(q->s, q->dy, q->y, q->du) && q->s.columns % 8 == 0 &&
+               q->s.pitch % 8 == 0 && q->s.at % 8 == 0;
+    }
+    return held;
+}
+
 template <typename T, typename U>
-static void step_backward_launch(Device *d, U *du, bool add, Tensor dy, Tensor y, Tensor stats,
-                                 const Matrices &s, float sign) {
-    const T *g = (const T *)dy.data, *v = (const T *)y.data;
-    const float *kept = (const float *)stats.data;
-    const dim3 grid = step_grid(s);
+static Status slopes_launch(Device *d, const SlopeParts &p, int parts, DType dtype, float sign) {
+    const Matrices s = p.part[0].s;
+    const dim3 grid = step_grid(s, parts);
     const cudaStream_t stream = stream_of(d);
-    const bool fours = in_fours(s, dy.data, kept ? v : NULL, du);
-    if (fours)
-        weight_step_backward_kernel<T, U, 4>
-            <<<grid, step_block<4>(), 0, stream>>>(du, add, g, v, kept, s, sign);
-    else
-        weight_step_backward_kernel<T, U, 1>
-            <<<grid, step_block<1>(), 0, stream>>>(du, add, g, v, kept, s, sign);
-}
-
-/* Whether the kernel with shared memory ran. */
-template <typename U>
-static Status step_backward_held(Device *d, U *du, bool add, Tensor dy, Tensor y, Tensor stats,
-                                 const Matrices &s, float sign, bool *ran) {
     const size_t bytes = 2 * sizeof(bf16) * COLUMNS * s.rows;
-    *ran = stats.data && dy.dtype == DTYPE_BF16 && in_fours(s, dy.data, y.data, du) &&
-           s.columns % 8 == 0 && s.pitch % 8 == 0 && s.at % 8 == 0 &&
-           bytes + 4096 <= backend_of(d)->smem_limit;
-    if (!*ran) return STATUS_OK;
-    CUDA_TRY(cudaFuncSetAttribute(weight_step_backward_held_kernel<U>,
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
-             "weight_step_backward");
-    weight_step_backward_held_kernel<U><<<step_grid(s), step_block<4>(), bytes, stream_of(d)>>>(
-        du, add, (const bf16 *)dy.data, (const bf16 *)y.data, (const float *)stats.data, s, sign);
+    bool fours = true;
+    for (int i = 0; i < parts; i++)
+        fours = fours && in_fours(p.part[i].s, p.part[i].dy, p.part[i].stats ? p.part[i].y : NULL,
+                                  p.part[i].du);
+    if (slopes_held(d, p, parts, dtype, bytes)) {
+        CUDA_TRY(cudaFuncSetAttribute(weight_step_backward_held_kernel<U>,
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
+                 "weight_step_backward");
+        weight_step_backward_held_kernel<U><<<grid, step_block<4>(), bytes, stream>>>(p, sign);
+    } else if (fours) {
+        weight_step_backward_kernel<T, U, 4><<<grid, step_block<4>(), 0, stream>>>(p, sign);
+    } else {
+        weight_step_backward_kernel<T, U, 1><<<grid, step_block<1>(), 0, stream>>>(p, sign);
+    }
     return STATUS_OK;
 }
 
-template <typename U>
-static Status slopes_run(Device *d, Grad du, Tensor dy, Tensor y, Tensor stats, const Matrices &s,
-                         float sign) {
-    U *to = (U *)du.t.data;
-    bool held;
-    TRY(step_backward_held<U>(d, to, du.add, dy, y, stats, s, sign, &held));
-    if (held) return STATUS_OK;
-    WITH_ACT("weight_step_backward", dy.dtype, T,
-             (step_backward_launch<T, U>(d, to, du.add, dy, y, stats, s, sign)));
-    return STATUS_OK;
+/* The steps' slopes of parts of one size; du of each is set. */
+static Status slopes_run(Device *d, const WeightSlope *part, int count, float sign) {
+    SlopeParts p = {};
+    for (int i = 0; i < count; i++) {
+        const WeightSlope *q = &part[i];
+        p.part[i].du = q->du.t.data, p.part[i].add = q->du.add;
+        p.part[i].dy = q->dy.data, p.part[i].y = q->y.data;
+        p.part[i].stats = (const float *)q->stats.data;
+        p.part[i].s = matrices_of(q->dy, q->at, q->du.t.shape[2], 1);
+    }
+    WITH_ACT("weight_step_backward", part[0].dy.dtype, T,
+             WITH_ACT("weight_step_backward", part[0].du.t.dtype, U,
+                      TRY((slopes_launch<T, U>(d, p, count, part[0].dy.dtype, sign)))));
+    return launched("weight_step_backward");
 }
 
 /* dw is sign times what du gets summed, so du, or memory in its place, is computed first. */
-static Status step_backward(Device *d, Grad du, Grad dw, Tensor dy, int64_t at, Tensor y,
-                            Tensor stats, float sign) {
-    const Tensor like = du.t.data ? du.t : dw.t;
-    const int64_t columns = like.shape[2], period = dw.t.data ? dw.t.shape[0] : dy.shape[0];
-    const Matrices s = matrices_of(dy, at, columns, period);
-    const int64_t matrix = s.rows * columns;
-    const bool apart = dw.t.data && (!du.t.data || du.add);
-    Grad steps = du;
-    if (apart) {
-        void *memory;
-        TRY(scratch_take(d, sizeof(float) * s.outer * matrix, &memory));
-        steps = grad_set(tensor_1d(memory, DTYPE_F32, s.outer * matrix));
-    }
-    WITH_ACT("weight_step_backward", steps.t.dtype, U,
-             TRY(slopes_run<U>(d, steps, dy, y, stats, s, sign)));
-    TRY(launched("weight_step_backward"));
-    if (!dw.t.data) return STATUS_OK;
-    const Tensor all = tensor_2d(steps.t.data, steps.t.dtype, s.outer / period, period * matrix);
-    dw.t = tensor_2d(dw.t.data, DTYPE_F32, 1, period * matrix);
-    TRY(sum_batch_cuda(d, dw, all, sign));
-    if (!apart || !du.t.data) return STATUS_OK;
-    du.t = tensor_view2(du.t, s.outer / period, period * matrix);
-    return copy_cuda(d, du, all, 1.0f);
+static Status sum_steps(Device *d, const WeightSlope *part, Tensor steps, float sign) {
+    const int64_t period = part->dw.t.shape[0];
+    const int64_t rows = steps.shape[0] / period, columns = tensor_count(steps) / rows;
+    Grad dw = part->dw;
+    dw.t = tensor_2d(dw.t.data, DTYPE_F32, 1, columns);
+    TRY(sum_batch_cuda(d, dw, tensor_view2(steps, rows, columns), sign));
+    if (!part->du.t.data || steps.data == part->du.t.data) return STATUS_OK;
+    return copy_cuda(d, part->du, steps, 1.0f);
 }
 
-extern "C" Status weight_step_backward_cuda(Device *d, Grad du, Grad dw, Tensor dy, int64_t at,
-                                            Tensor y, Tensor stats, float sign) {
-    if ((!du.t.data && !dw.t.data) || tensor_count(dy) == 0) return STATUS_OK;
-    if (stats.data && y.dtype != dy.dtype) return refuse_dtype("weight_step_backward", dy.dtype);
-    const Status status = step_backward(d, du, dw, dy, at, y, stats, sign);
+static Status step_backward(Device *d, int parts, const WeightSlope *part, float sign) {
+    WeightSlope work[WEIGHT_PARTS];
+    for (int i = 0; i < parts; i++) {
+        const WeightSlope *q = &part[i];
+        work[i] = *q;
+        if (q->stats.data && q->y.dtype != q->dy.dtype)
+            return refuse_dtype("weight_step_backward", q->dy.dtype);
+        if (!q->dw.t.data || (q->du.t.data && !q->du.add)) continue;
+        const int64_t shape[] = {q->dy.shape[0], q->dy.shape[1], q->dw.t.shape[2]};
+        void *memory;
+        TRY(scratch_take(d, sizeof(float) * shape[0] * shape[1] * shape[2], &memory));
+        work[i].du = grad_set(tensor_of(memory, DTYPE_F32, 3, shape));
+    }
+    for (int i = 0, n; i < parts; i += n) {
+        n = 1;
+        if (!work[i].du.t.data || tensor_count(work[i].dy) == 0) continue;
+        for (; i + n < parts && work[i + n].du.t.data; n++)
+            if (!tensor_same_shape(work[i].du.t, work[i + n].du.t) ||
+                work[i].du.t.dtype != work[i + n].du.t.dtype ||
+                work[i].dy.dtype != work[i + n].dy.dtype)
+                break;
+        TRY(slopes_run(d, work + i, n, sign));
+    }
+    for (int i = 0; i < parts; i++)
+        if (part[i].dw.t.data && tensor_count(part[i].dy) > 0)
+            TRY(sum_steps(d, &part[i], work[i].du.t, sign));
+    return STATUS_OK;
+}
+
+extern "C" Status weight_step_backward_cuda(Device *d, int parts, const WeightSlope *part,
+                                            float sign) {
+    const Status status = step_backward(d, parts, part, sign);
     scratch_done(d);
     return status;
 }

@@ -321,7 +321,8 @@ static void weight_step_body(Run *r) {
     Tensor y = in_place(r, "y", r->act, SHAPE(outer, rows, pitch), 1.0);
     Tensor stats =
         r->p[6] ? tensor_none() : output(r, "stats", DTYPE_F32, SHAPE(outer, columns, 2));
-    CALL(r, weight_step, y, r->p[4], stats, s.u, s.w, (float)step_sign(r), (float)step_offset(r));
+    const WeightStep part = {y, r->p[4], stats, s.u, s.w};
+    CALL(r, weight_step, 1, &part, (float)step_sign(r), (float)step_offset(r));
     if (!r->reference) return;
     double *e = expected(r, y), *kept = expected(r, stats);
     for (int64_t i = 0; i < outer * rows * pitch; i++) e[i] = values(r, y)[i];
@@ -350,7 +351,8 @@ static void weight_step_backward_body(Run *r) {
         stats = input_of(r, "stats", DTYPE_F32, SHAPE(outer, columns, 2), factor_value, r);
     Grad du = gradient(r, "du", step_dtype(r), SHAPE(outer, rows, columns));
     Grad dw = gradient(r, "dw", DTYPE_F32, SHAPE(r->p[3], rows, columns));
-    CALL(r, weight_step_backward, du, dw, dy, r->p[4], y, stats, (float)step_sign(r));
+    const WeightSlope part = {du, dw, dy, r->p[4], y, stats};
+    CALL(r, weight_step_backward, 1, &part, (float)step_sign(r));
     if (!r->reference) return;
     double *eu = expected(r, du.t), *ew = expected(r, dw.t);
     for (int64_t o = 0; o < outer; o++)
