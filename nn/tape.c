@@ -19,6 +19,7 @@ struct Tape {
     Device *device;
     DType act;
     bool recording;
+    bool frugal;
     bool spent; /* a backward went over this pass: its values are gone */
     Status status;
     char message[MESSAGE];
@@ -71,6 +72,12 @@ void tape_set_act(Tape *t, DType act) {
 }
 DType tape_act(const Tape *t) {
     return t->act;
+}
+void tape_set_frugal(Tape *t, bool frugal) {
+    t->frugal = frugal;
+}
+bool tape_frugal(const Tape *t) {
+    return t->frugal;
 }
 int64_t tape_nodes(const Tape *t) {
     return t->nodes;

@@ -73,6 +73,11 @@ Device *tape_device(const Tape *t);
 void tape_set_act(Tape *t, DType act);
 DType tape_act(const Tape *t);
 
+/* Frugal: ops keep no value that one elementwise pass over what they keep anyway gives again. Set
+ * before a pass; off at first. */
+void tape_set_frugal(Tape *t, bool frugal);
+bool tape_frugal(const Tape *t);
+
 /* STATUS_OK, or the first failure of the pass with its message set again for the calling thread. */
 Status tape_status(const Tape *t);
 /* Records a failure with the thread's message (first one wins) and returns the poison Var. */

@@ -249,6 +249,7 @@ Var *lact_nvs_forward(LactNvs *m, Tape *t, Var *tokens, int64_t inputs, LactStat
     if (s == STATUS_OK) s = check_tokens(m, t, tokens->value, inputs + 1);
     if (s == STATUS_OK && state) s = lact_nvs_state_check(m, state);
     const bool recompute = m->config.recompute && tape_recording(t);
+    tape_set_frugal(t, m->config.frugal);
     if (s == STATUS_OK && state && recompute)
         s = status_set(STATUS_USAGE, "LaCT-NVS: fast weights are not kept when blocks are computed "
                                      "twice");

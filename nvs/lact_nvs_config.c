@@ -31,6 +31,9 @@ const Option lact_nvs_options[] = {
      "positions are scaled to 1/pose_margin at most: 1.35 for RealEstate10K, 1 in LaCT's scenes"},
     {"recompute", OPTION_BOOL, FIELD(recompute), "false", 0, 0, NULL, "recompute",
      "training computes each block twice instead of keeping its activations"},
+    {"frugal", OPTION_BOOL, FIELD(frugal), "true", 0, 0, NULL, "frugal",
+     "training computes the hidden values of the MLPs again: an eighth less memory, 1 % of the "
+     "time"},
     {NULL, OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL, NULL},
 };
 

@@ -353,6 +353,7 @@ static void weight_step_backward_body(Run *r) {
     Grad dw = gradient(r, "dw", DTYPE_F32, SHAPE(r->p[3], rows, columns));
     const WeightSlope part = {du, dw, dy, r->p[4], y, stats};
     CALL(r, weight_step_backward, 1, &part, (float)step_sign(r));
+    r->coarse = du.t.dtype == DTYPE_BF16; /* dw may be a sum of rounded steps */
     if (!r->reference) return;
     double *eu = expected(r, du.t), *ew = expected(r, dw.t);
     for (int64_t o = 0; o < outer; o++)

@@ -148,12 +148,36 @@ static void a_released_value_lets_gradients_pass(void **state) {
     free(gradient[1]);
 }
 
+/* A frugal tape computes hidden values again: less memory, the same gradients. */
+static void a_frugal_tape_keeps_less(void **state) {
+    Bench *b = *state;
+    Tape *t = b->t;
+    double *gradient[2];
+    size_t used[2];
+    for (int frugal = 0; frugal < 2; frugal++) {
+        tape_set_frugal(t, frugal);
+        assert_true(tape_frugal(t) == frugal);
+        tape_reset(t, true);
+        Var *x = F32(50, 7, 0, 0), *w1 = F32(28, 7, 0, 0), *w2 = F32(7, 28, 0, 0);
+        Var *loss = op_mse(t, op_mlp(t, x, w1, NULL, w2, NULL), x->value);
+        used[frugal] = b->d->step.used;
+        check_ok(tape_backward(t, loss, 1));
+        gradient[frugal] = pull_doubles(b->d, x->grad);
+    }
+    tape_set_frugal(t, false);
+    assert_true(used[0] - used[1] >= 50 * 28 * sizeof(float));
+    assert_true(relative(gradient[1], gradient[0], 350, 0) < 1e-6);
+    free(gradient[0]);
+    free(gradient[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(wrong_shapes_are_refused, open_bench, close_bench),
         cmocka_unit_test_setup_teardown(poison_passes, open_bench, close_bench),
         cmocka_unit_test_setup_teardown(a_released_value_lets_gradients_pass, open_bench,
                                         close_bench),
+        cmocka_unit_test_setup_teardown(a_frugal_tape_keeps_less, open_bench, close_bench),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
