@@ -169,6 +169,39 @@ tells 'other weights'
 head -c 3000 room.safetensors >cut.safetensors
 run 3 nvs render --checkpoint model --load-scene cut.safetensors -o x
 
+# what the file says besides its tensors
+if command -v python3 >/dev/null; then
+    spoil() { # KEY VALUE: bad.safetensors with that metadata; VALUE - takes the key out
+        python3 - "$1" "$2" <<'PY'
+import json, struct, sys
+data = open("room.safetensors", "rb").read()
+n = struct.unpack("<Q", data[:8])[0]
+header = json.loads(data[8:8 + n])
+if sys.argv[2] == "-": del header["__metadata__"][sys.argv[1]]
+else: header["__metadata__"][sys.argv[1]] = sys.argv[2]
+text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+open("bad.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + data[8 + n:])
+PY
+    }
+    one='1 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1 9 9 5 5'
+    for case in 'ttv.input_cameras|-' 'ttv.input_cameras|' 'ttv.input_cameras|1 2 3' "ttv.input_cameras|$one nan" \
+        "ttv.input_cameras|${one/1/2}" "ttv.input_cameras|${one/9/0}" "ttv.input_cameras|$(yes "$one" | head -n 65 | tr '\n' ' ')" \
+        'ttv.input_frames|-' 'ttv.input_frames|2' 'ttv.input_frames|2,x' 'ttv.source|-' 'ttv.source|48' 'ttv.source|0 32' \
+        'ttv.source|48 1e9' 'ttv.scene|-' 'ttv.weights_crc32c|-' 'ttv.weights_crc32c|00000000' 'ttv.frame|1' 'ttv.patch|4' \
+        'ttv.width|64' 'ttv.variant|V1'; do
+        spoil "${case%%|*}" "${case#*|}"
+        run 3 nvs render --checkpoint model --load-scene bad.safetensors -o x
+        tells bad.safetensors
+    done
+    spoil ttv.scene '<b>"bold" & co</b>'
+    run 0 nvs render --checkpoint model --load-scene bad.safetensors --frames 2 --html -o escaped
+    checks=$((checks + 1))
+    grep -q 'Scene &lt;b&gt;&quot;bold&quot; &amp; co&lt;/b&gt;' escaped/page.html || fail 'a name became markup'
+else
+    skip 'metadata of saved scenes: no python3'
+fi
+
 # ---- animations ----
 run 0 "${render[@]}" --input-views 2,8 --frames 7 --format gif,apng -o both
 equal 'GIF' "$(head -c 6 both/render.gif)" GIF89a

@@ -160,6 +160,85 @@ static void summaries(void **state) {
     assert_true(u.n == 0 && isnan(u.psnr_mean) && isnan(u.ssim_mean));
 }
 
+static void groups_count_alike(void **state) {
+    (void)state;
+    const Score s[6] = {
+        {.psnr = 30, .samples = 1, .ssim = 0.5, .lpips = 0.1},
+        {.psnr = 20, .samples = 1, .ssim = NAN, .lpips = 0.3},
+        {.psnr = 10, .samples = 1, .ssim = NAN, .lpips = NAN},
+        {.psnr = INFINITY, .samples = 1, .identical = true, .ssim = 1, .lpips = 0},
+        {.psnr = INFINITY, .samples = 1, .identical = true, .ssim = 1, .lpips = 0},
+        {.psnr = 40, .samples = 1, .ssim = 0.75, .lpips = NAN},
+    };
+    const int64_t group[6] = {4, 4, 7, 8, 9, 9};
+    ScoreSummary u;
+    assert_ok(score_summarise_groups(s, group, 6, &u));
+    assert_true(u.groups == 4 && u.n == 6 && u.n_infinite == 2 && u.n_lpips == 4);
+    near(u.psnr_groups, (25 + 10 + 40) / 3.0, 1e-12); /* group 8 is identical */
+    near(u.ssim_groups, (0.5 + 1 + 0.875) / 3, 1e-12);
+    near(u.lpips_groups, (0.2 + 0 + 0) / 3, 1e-12);
+    near(u.psnr_mean, 25, 1e-12);
+    near(u.lpips_mean, 0.1, 1e-12);
+    near(u.lpips_max, 0.3, 0);
+    assert_ok(score_summarise_groups(s + 3, group + 3, 1, &u));
+    assert_true(u.groups == 1 && isinf(u.psnr_groups));
+    assert_ok(score_summarise_groups(s, group, 0, &u));
+    assert_true(u.groups == 0 && isnan(u.psnr_groups) && isnan(u.lpips_groups));
+}
+
+/* White is 235, black 16; the weights of the colours sum to 219. */
+static void luma_is_studio_swing(void **state) {
+    (void)state;
+    const uint8_t black[3] = {0, 0, 0}, white[3] = {255, 255, 255}, green[3] = {0, 255, 0};
+    const uint16_t deep_black[3] = {0, 0, 0}, deep_white[3] = {65535, 65535, 65535};
+    const ScoreOptions y = {.luma = true};
+    const Picture k = {
+        .name = "k", .bytes = black, .width = 1, .height = 1, .colors = 3, .bits = 8};
+    Picture w = k, g = k, dk = k, dw = k;
+    w.bytes = white, g.bytes = green;
+    dk.bytes = dw.bytes = NULL, dk.words = deep_black, dw.words = deep_white;
+    dk.bits = dw.bits = 16;
+    Score s = score_of(k, w, y);
+    near(s.mse, 219.0 * 219, 1e-9);
+    near(s.psnr, 20 * log10(255 / 219.0), 1e-12);
+    assert_true(s.samples == 1 && s.colors == 1 && s.largest_b == 255);
+    near(score_of(k, g, y).mse, 128.553 * 128.553, 1e-9);
+    near(score_of(dk, dw, y).psnr, s.psnr, 1e-12);
+    const uint16_t a[2] = {3, 9}, b[2] = {5, 9}; /* grey has no colours to weigh */
+    near(score_of(grey(a, 2, 1, 8), grey(b, 2, 1, 8), y).mse, 2, 0);
+    /* SSIM of luma is that of the luma as a grey picture, its offset of 16 included */
+    uint8_t rgb[2][12 * 12 * 3];
+    uint16_t luma[2][12 * 12];
+    for (int i = 0; i < 12 * 12; i++)
+        for (int p = 0; p < 2; p++) {
+            const int v = (i * 37 + p * i) % 51 * 5; /* 219 / 255 of it is 4.29..: not rounded */
+            memset(rgb[p] + 3 * i, v, 3);
+            luma[p][i] = (uint16_t)lrint(257 * (16 + 219.0 * v / 255));
+        }
+    Picture c = {.name = "c", .bytes = rgb[0], .width = 12, .height = 12, .colors = 3, .bits = 8};
+    Picture d = c;
+    d.bytes = rgb[1];
+    const ScoreOptions y_ssim = {.luma = true, .ssim = true};
+    near(score_of(c, d, y_ssim).ssim,
+         score_of(grey(luma[0], 12, 12, 16), grey(luma[1], 12, 12, 16), plain).ssim, 1e-5);
+}
+
+static void values_are_shares_of_the_range(void **state) {
+    (void)state;
+    const uint8_t rgba[2 * 4] = {255, 0, 51, 255, 255, 255, 255, 0};
+    const uint16_t deep[4] = {0, 65535, 13107, 26214};
+    const Picture p = {
+        .name = "p", .bytes = rgba, .width = 2, .height = 1, .colors = 3, .alpha = true, .bits = 8};
+    const ScoreOptions over_black = {.alpha = SCORE_ALPHA_COMPOSITE};
+    const Picture g = grey(deep, 2, 2, 16);
+    const float want[6] = {1, 0, 0.2f, 0, 0, 0}, row[4] = {0, 1, 0.2f, 0.4f};
+    float got[12];
+    score_values(&p, &over_black, got);
+    for (int i = 0; i < 6; i++) near((double)got[i], (double)want[i], 1e-7);
+    score_values(&g, &plain, got);
+    for (int i = 0; i < 12; i++) near((double)got[i], (double)row[i / 3], 1e-7);
+}
+
 static void error_maps_have_a_fixed_scale(void **state) {
     (void)state;
     const uint16_t a[4] = {0, 0, 0, 0}, b[4] = {0, 17, 34, 255};
@@ -347,6 +426,9 @@ int main(void) {
         cmocka_unit_test(ssim_of_simple_pictures),
         cmocka_unit_test(alarms),
         cmocka_unit_test(summaries),
+        cmocka_unit_test(groups_count_alike),
+        cmocka_unit_test(luma_is_studio_swing),
+        cmocka_unit_test(values_are_shares_of_the_range),
         cmocka_unit_test(error_maps_have_a_fixed_scale),
         cmocka_unit_test(deep_decoding_keeps_everything),
         cmocka_unit_test(deep_decoding_refuses),
