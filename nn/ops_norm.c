@@ -15,8 +15,12 @@ static Status layernorm_backward(Tape *t, Node *n) {
                                     w->value, n->saved[0], scaled, scale);
 }
 
-/* The bias of a layer without one: zeros, so that kernels know one form only. */
-static Status zero_bias(Tape *t, int64_t width, Tensor *out) {
+/* The bias of a layer without one: zeros, so that kernels know one form only. *taken: of the step.
+ */
+static Status zero_bias(Tape *t, int64_t width, Tensor *out, bool *taken) {
+    TRY(tape_zeros(t, width, out));
+    *taken = tensor_is_none(*out);
+    if (!*taken) return STATUS_OK;
     TRY(tape_take(t, DTYPE_F32, 1, &width, out));
     return op_kernels(t)->zero(tape_device(t), *out);
 }
@@ -33,12 +37,13 @@ Var *op_layernorm(Tape *t, Var *x, Var *w, Var *b, float eps) {
     if (tape_poison(t)) return y;
     Tensor stats = tensor_none(), bias = op_value(b);
     int64_t shape[] = {tensor_rows(x->value), 2};
-    Status s = b ? STATUS_OK : zero_bias(t, width, &bias);
+    bool taken = false;
+    Status s = b ? STATUS_OK : zero_bias(t, width, &bias, &taken);
     if (s == STATUS_OK && tape_will_record(t, 3, in)) s = tape_take(t, DTYPE_F32, 2, shape, &stats);
     if (s == STATUS_OK)
         s = op_kernels(t)->layernorm(tape_device(t), op_rows(y->value), stats, op_rows(x->value),
                                      w->value, bias, eps);
-    if (s == STATUS_OK && !b) tape_give(t, bias);
+    if (s == STATUS_OK && taken) tape_give(t, bias);
     Node *n = s == STATUS_OK ? tape_record(t, "layernorm", layernorm_backward, y, 3, in) : NULL;
     if (n) n->saved[0] = stats;
     return op_done(t, "layernorm", s, y);

@@ -15,6 +15,8 @@ typedef struct NodeChunk {
     Node items[CHUNK];
 } NodeChunk;
 
+#define ZEROS 8 /* lengths of zeros that are kept */
+
 struct Tape {
     Device *device;
     DType act;
@@ -29,6 +31,7 @@ struct Tape {
     int64_t var_chunk_count, node_chunk_count;
     int64_t vars, nodes;    /* used in this pass */
     int64_t first, running; /* of the walk: its first node, and the one whose backward runs */
+    Tensor zeros[ZEROS];    /* by length; in the state arena */
 };
 
 Status tape_new(Device *d, Tape **out) {
@@ -49,7 +52,24 @@ void tape_free(Tape *t) {
     for (int64_t i = 0; i < t->node_chunk_count; i++) mem_free(t->node_chunks[i]);
     mem_free(t->var_chunks);
     mem_free(t->node_chunks);
+    for (int i = 0; i < ZEROS && t->zeros[i].data; i++)
+        arena_give(&t->device->state, t->zeros[i].data, tensor_bytes(t->zeros[i]));
     mem_free(t);
+}
+
+Status tape_zeros(Tape *t, int64_t count, Tensor *out) {
+    int i = 0;
+    while (i < ZEROS && t->zeros[i].data && tensor_count(t->zeros[i]) != count) i++;
+    *out = i < ZEROS ? t->zeros[i] : tensor_none();
+    if (i == ZEROS || out->data) return STATUS_OK;
+    TRY(arena_tensor(&t->device->state, DTYPE_F32, 1, &count, out));
+    const Status s = t->device->k->zero(t->device, *out);
+    if (s != STATUS_OK) {
+        arena_give(&t->device->state, out->data, tensor_bytes(*out));
+        return s;
+    }
+    t->zeros[i] = *out;
+    return STATUS_OK;
 }
 
 void tape_reset(Tape *t, bool recording) {

@@ -99,6 +99,9 @@ Var *tape_output(Tape *t, DType dtype, int rank, const int64_t *shape);
 /* Memory that lives as long as the node (saved) or until tape_reset. */
 Status tape_take(Tape *t, DType dtype, int rank, const int64_t *shape, Tensor *out);
 void tape_give(Tape *t, Tensor memory);
+/* F32 [count] of zeros, to be read only: made in the first pass, kept to the tape's end, so that a
+ * pass need not clear memory. None (and STATUS_OK) when too many lengths were asked for. */
+Status tape_zeros(Tape *t, int64_t count, Tensor *out);
 /* Appends a node for `out` when recording and any input wants a gradient; sets out->wants_grad.
  * Returns the node to fill in, or NULL when nothing is to be recorded (then saved tensors are not
  * needed). */
