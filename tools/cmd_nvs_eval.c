@@ -6,7 +6,7 @@
 
 typedef struct EvalOptions {
     char checkpoint[CONFIG_TEXT], root[CONFIG_TEXT], split[CONFIG_TEXT];
-    char index[CONFIG_TEXT], write_index[CONFIG_TEXT];
+    char index[CONFIG_TEXT], write_index[CONFIG_TEXT], save_images[CONFIG_TEXT];
     int weights; /* WeightsChoice */
     double turn_max;
     int64_t gap_min, gap_max, inputs, targets, seed;
@@ -27,6 +27,9 @@ static const Option eval_options[] = {
      "JSON of scenes with context and target frames; empty: one is generated"},
     {"write_index", OPTION_STRING, FIELD(write_index), "", 0, 0, NULL, "write-index",
      "write the index that was used here"},
+    {"save_images", OPTION_STRING, FIELD(save_images), "", 0, 0, NULL, "save-images",
+     "keep the target views below this folder, as truth/SCENE/FRAME.png and render/..., for ttv "
+     "psnr"},
     {"gap_min", OPTION_INT, FIELD(gap_min), "25", 1, 1e6, NULL, "gap-min",
      "generated index: least frames between first and last view, less in shorter scenes"},
     {"gap_max", OPTION_INT, FIELD(gap_max), "192", 1, 1e6, NULL, "gap-max",
@@ -108,7 +111,7 @@ static int verdict(const NvsEval *e) {
 
 static int run(Config *config, int argc, char **argv) {
     if (argc > 0) return cli_usage(&command_nvs_eval, "unexpected argument '%s'", argv[0]);
-    NvsEval e = {0};
+    NvsEval e = {.save = options.save_images};
     Status s = evaluate(&e, config);
     const int code = s == STATUS_OK ? verdict(&e) : cli_fail(s);
     eval_free(&e);

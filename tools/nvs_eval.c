@@ -71,6 +71,7 @@ Status nvs_eval_run(NvsEval *e) {
             continue;
         }
         TRY(status_context(s, "scene %s", entry->scene));
+        if (e->save[0]) TRY(nvs_eval_save(e, &entry->sample));
         e->evaluated++;
         e->views += entry->sample.targets;
         progress_line(10, "%lld scenes scored", (long long)e->evaluated);

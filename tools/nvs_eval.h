@@ -16,10 +16,17 @@ typedef struct NvsEval {
     ScoreSummary (*scenes)[NVS_METHODS];         /* of every entry; n = 0: not scored */
     double psnr[NVS_METHODS], ssim[NVS_METHODS]; /* mean over scenes of their means; NAN: none */
     int64_t evaluated, views;
+    const char *save; /* folder for pictures; "": none are kept */
 } NvsEval;
 
 /* Scores every entry that is ready; those that cannot be loaded or rendered become EVAL_FAILED. */
 Status nvs_eval_run(NvsEval *e);
+
+/* ---- nvs_eval_save.c ---- */
+
+/* Target views of the scene that was rendered last: truth/<scene>/<frame>.png and the same below
+ * render/. */
+Status nvs_eval_save(const NvsEval *e, const ViewSample *s);
 
 /* ---- nvs_eval_report.c ---- */
 

@@ -19,6 +19,18 @@ run 0 nvs eval -c model/config.ini --checkpoint model --data-dir rooms --index i
 run 0 "${eval[@]}" --split train --inputs 3 --targets 2
 says '4 evaluated'
 
+# ---- kept pictures: ttv psnr finds the same numbers in them ----
+run 0 "${eval[@]}" --index index.json --save-images kept --json
+equal 'kept' "$(find kept/truth kept/render -name '*.png' | wc -l)" 12
+if command -v python3 >/dev/null; then
+    model=$(json_get out '"%.6f %.6f" % (d["model"]["psnr"], d["model"]["ssim"])')
+    run 0 psnr kept/truth kept/render -r --average scene --json
+    equal 'PSNR and SSIM of the kept pictures' "$(json_get out '"%.6f %.6f" % (d["psnr"], d["ssim"])')" "$model"
+else
+    skip 'kept pictures against ttv psnr: no python3'
+fi
+run 4 "${eval[@]}" --index index.json --save-images index.json/x
+
 # ---- baselines: what ttv psnr says about the files, where a view is its file ----
 run 0 data synth-scenes square --split test --scenes 1 --frames 8 --size 32x32 --seed 6 --samples 1
 scene=$(basename square/test/*.txt .txt)
