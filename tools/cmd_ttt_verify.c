@@ -171,7 +171,7 @@ static Status print_json(const Pictures *p, const VerifyRow *rows, int64_t count
 static Status report(const Pictures *p, bool *holds) {
     int64_t count;
     const VerifyRow *rows = verifier_rows(p->verifier, &count);
-    const VerifyLimits limits = verify_limits(p->model->act);
+    const VerifyLimits limits = verify_limits(p->model->act, verifier_has_muon(p->verifier));
     *holds = true;
     for (int64_t i = 0; i < count; i++) *holds = *holds && verify_row_holds(&rows[i], limits);
     if (common.json) return print_json(p, rows, count, limits, *holds);

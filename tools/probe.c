@@ -47,7 +47,10 @@ Status probe_open(Probe *p, const ProbeOptions *o, Config *config) {
     TRY(take_data_of_run(config, o->checkpoint));
     TRY(model_open(&p->model, o->checkpoint, (WeightsChoice)o->weights, config));
     TRY(open_data(p));
-    TRY(verifier_open(&p->model, &p->verifier)); /* refuses mixers that are not ViTTT's */
+    if (p->model.vittt->blocks[0].sequence.kind != SEQUENCE_NONE)
+        return status_set(STATUS_USAGE, "mixer '%s': only the mixers of ViTTT can be probed so far",
+                          p->model.config.mixer);
+    TRY(verifier_open(&p->model, &p->verifier));
     p->base = p->model.vittt->blocks[0].mixer.variant;
     TRY(predictor_open(&p->predictor, &p->model, settings.loader.batch_size));
     const int64_t side = p->model.preprocess.image_size;

@@ -11,12 +11,14 @@ struct Verifier {
     Model *model;
     Predictor predictor;
     VitttTrace *traces;
+    LactTrace *lact;
+    bool is_lact;
     VerifyRow *rows;
     float *logits;
 };
 
-VerifyLimits verify_limits(DType act) {
-    return (VerifyLimits){1e-10, act == DTYPE_F32 ? 1e-5 : 2e-2};
+VerifyLimits verify_limits(DType act, bool muon) {
+    return (VerifyLimits){1e-10, act == DTYPE_F32 ? (muon ? 5e-5 : 1e-5) : muon ? 5e-2 : 2e-2};
 }
 
 bool verify_row_holds(const VerifyRow *r, VerifyLimits limits) {
@@ -31,14 +33,14 @@ bool verify_row_holds(const VerifyRow *r, VerifyLimits limits) {
 Status verifier_open(Model *m, Verifier **out) {
     Verifier *v;
     const int64_t depth = m->config.depth;
-    if (m->vittt->blocks[0].sequence.kind != SEQUENCE_NONE)
-        return status_set(STATUS_USAGE,
-                          "mixer '%s': only the mixers of ViTTT can be verified so far",
+    if (m->vittt->blocks[0].sequence.kind == SEQUENCE_GRAPH)
+        return status_set(STATUS_USAGE, "mixer '%s': graph learners cannot be verified so far",
                           m->config.mixer);
     TRY(mem_alloc((void **)&v, 1, sizeof *v, "a verifier"));
     v->model = m;
     Status s = predictor_open(&v->predictor, m, 1);
     if (s == STATUS_OK) s = mem_alloc((void **)&v->traces, depth, sizeof *v->traces, "traces");
+    if (s == STATUS_OK) s = mem_alloc((void **)&v->lact, depth, sizeof *v->lact, "traces");
     if (s == STATUS_OK) s = mem_alloc((void **)&v->rows, 2 * depth, sizeof *v->rows, "rows");
     if (s == STATUS_OK)
         s = mem_alloc((void **)&v->logits, m->config.classes, sizeof(float), "logits");
@@ -46,28 +48,30 @@ Status verifier_open(Model *m, Verifier **out) {
         verifier_close(v);
         return s;
     }
+    v->is_lact = m->vittt->blocks[0].sequence.kind == SEQUENCE_LACT;
     for (int64_t i = 0; i < depth; i++) {
-        v->rows[2 * i] = (VerifyRow){.layer = i, .branch = "glu"};
-        v->rows[2 * i + 1] = (VerifyRow){.layer = i, .branch = "depthwise"};
-        m->vittt->blocks[i].mixer.trace = &v->traces[i];
+        VerifyRow *rows = v->is_lact ? &v->rows[i] : &v->rows[2 * i];
+        rows[0] = (VerifyRow){.layer = i, .branch = v->is_lact ? "lact" : "glu"};
+        if (!v->is_lact) rows[1] = (VerifyRow){.layer = i, .branch = "depthwise"};
     }
+    verifier_trace(v, true);
     *out = v;
     return STATUS_OK;
 }
 
 void verifier_close(Verifier *v) {
     if (!v) return;
-    for (int64_t i = 0; v->traces && i < v->model->config.depth; i++)
-        v->model->vittt->blocks[i].mixer.trace = NULL;
+    verifier_trace(v, false);
     predictor_close(&v->predictor);
     mem_free(v->traces);
+    mem_free(v->lact);
     mem_free(v->rows);
     mem_free(v->logits);
     mem_free(v);
 }
 
 const VerifyRow *verifier_rows(const Verifier *v, int64_t *count) {
-    *count = 2 * v->model->config.depth;
+    *count = (v->is_lact ? 1 : 2) * v->model->config.depth;
     return v->rows;
 }
 
@@ -160,6 +164,34 @@ static Status check_dwc(const LayerView *l, VerifyRow *row) {
     return STATUS_OK;
 }
 
+Status verify_lact(Device *d, const LactLayer *m, const LactTrace *t, VerifyRow *row) {
+    double *v[7] = {0};
+    const Tensor from[7] = {t->x->value,    m->qkv_w->value, m->rate_w->value, m->rate_b->value,
+                            m->w[0]->value, m->w[1]->value,  m->w[2]->value};
+    double *out = NULL;
+    IdentityResult r;
+    Status s = pull(d, t->o->value, &out);
+    for (int i = 0; i < 7 && s == STATUS_OK; i++) s = pull(d, from[i], &v[i]);
+    const int64_t tokens = t->x->value.shape[1];
+    const IdentityLact in = {.variant = m->variant,
+                             .tokens = tokens,
+                             .writing = t->writing,
+                             .width = m->width,
+                             .heads = m->heads,
+                             .inter_multi = m->inter_multi,
+                             .x = v[0],
+                             .qkv_w = v[1],
+                             .rate_w = v[2],
+                             .rate_b = v[3],
+                             .w = {v[4], v[5], v[6]},
+                             .out = out};
+    if (s == STATUS_OK) s = identity_lact(&in, &r);
+    if (s == STATUS_OK) merge(row, &r);
+    for (int i = 0; i < 7; i++) mem_free(v[i]);
+    mem_free(out);
+    return s;
+}
+
 static Status check_layer(Verifier *v, int64_t i) {
     const Model *m = v->model;
     const VitttMixer *mixer = &m->vittt->blocks[i].mixer;
@@ -182,9 +214,16 @@ static Status check_layer(Verifier *v, int64_t i) {
     return s;
 }
 
+bool verifier_has_muon(const Verifier *v) {
+    return v->is_lact && !v->model->vittt->blocks[0].sequence.lact.variant.no_muon;
+}
+
 void verifier_trace(Verifier *v, bool on) {
-    for (int64_t i = 0; i < v->model->config.depth; i++)
-        v->model->vittt->blocks[i].mixer.trace = on ? &v->traces[i] : NULL;
+    for (int64_t i = 0; v->lact && i < v->model->config.depth; i++) {
+        VitttBlock *b = &v->model->vittt->blocks[i];
+        b->mixer.trace = on && !v->is_lact ? &v->traces[i] : NULL;
+        b->sequence.lact.trace = on && v->is_lact ? &v->lact[i] : NULL;
+    }
 }
 
 void verifier_clear(Verifier *v) {
@@ -212,6 +251,10 @@ Status verifier_values(const Verifier *v, int64_t layer, int kind, double **out,
 
 Status verifier_picture(Verifier *v, const uint8_t *pixels) {
     TRY(predict(&v->predictor, pixels, 1, v->logits));
-    for (int64_t i = 0; i < v->model->config.depth; i++) TRY(check_layer(v, i));
+    for (int64_t i = 0; i < v->model->config.depth; i++) {
+        const LactLayer *lact = &v->model->vittt->blocks[i].sequence.lact;
+        TRY(v->is_lact ? verify_lact(v->model->device, lact, &v->lact[i], &v->rows[i])
+                       : check_layer(v, i));
+    }
     return STATUS_OK;
 }

@@ -35,8 +35,12 @@ Status verifier_values(const Verifier *v, int64_t layer, int kind, double **out,
 void verifier_close(Verifier *v);
 const VerifyRow *verifier_rows(const Verifier *v, int64_t *count);
 
-/* Limits of fastweight.md 10.5 for the activations' dtype. */
-VerifyLimits verify_limits(DType act);
+/* One LaCT layer, from what its trace kept of one sample. */
+Status verify_lact(Device *d, const LactLayer *m, const LactTrace *t, VerifyRow *row);
+/* Limits of fastweight.md 10.5 for the activations' dtype; muon: through Newton-Schulz. */
+VerifyLimits verify_limits(DType act, bool muon);
+/* Whether the model's layers go through Newton-Schulz. */
+bool verifier_has_muon(const Verifier *v);
 /* Both differences within the limits, and every control off by a hundred times f64. */
 bool verify_row_holds(const VerifyRow *r, VerifyLimits limits);
 

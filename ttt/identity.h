@@ -10,6 +10,7 @@
 #define TTV_TTT_IDENTITY_H
 
 #include "ttt/chunked.h"
+#include "ttt/lact.h"
 #include "ttt/vittt_mixer.h"
 
 #define IDENTITY_CONTROLS 4
@@ -61,6 +62,16 @@ typedef struct IdentityChunked {
     const double *w[3], *out;         /* [dk,dh], [dh,dv], [dk,dh]; [tokens, dv] */
 } IdentityChunked;
 Status identity_chunked(const IdentityChunked *in, IdentityResult *out);
+
+/* A whole LaCT layer (ttt/lact.h) on one sample: x [tokens, width], of which the first `writing`
+ * write; weights as the layer has them; out [heads, tokens, width/heads], f_W'(q) before o_norm.
+ * The worst of all heads. */
+typedef struct IdentityLact {
+    LactVariant variant;
+    int64_t tokens, writing, width, heads, inter_multi;
+    const double *x, *qkv_w, *rate_w, *rate_b, *w[3], *out;
+} IdentityLact;
+Status identity_lact(const IdentityLact *in, IdentityResult *out);
 
 /* The parts of chunk `i`: qhat [n, dh], s0 [dh, dv], khat [pairs, dh], vhat [pairs, dv]: every
  * earlier event with all that its momentum still carries. For tests; identity_parts_free(). */

@@ -104,7 +104,11 @@ static Var *read_tokens(const LactLayer *m, Tape *t, Var *x, Var *residual, Lact
     Var *o = op_lact_read(t, packed, w, LACT_UNIT_OFFSET);
     tape_drop(t, packed);
     Var *y = op_lact_out(t, o, m->norm_w, LACT_NORM_EPS, m->proj_w, residual);
-    tape_drop(t, o);
+    if (m->trace) {
+        m->trace->o = o;
+    } else {
+        tape_drop(t, o);
+    }
     return y;
 }
 
@@ -140,6 +144,7 @@ Var *lact_read(const LactLayer *m, Tape *t, Var *x, Var *residual, LactFast fast
 Var *lact_forward(const LactLayer *m, Tape *t, Var *x, int64_t writing, Var *residual,
                   LactFast *fast) {
     if (!input_fits(m, t, x, writing)) return tape_poison(t);
+    if (m->trace) *m->trace = (LactTrace){.x = op_scale(t, x, 1), .writing = writing};
     if (!is_fused(m)) return lact_composed_forward(m, t, x, writing, residual, fast);
     const bool all = writing == x->value.shape[1];
     Var *writers = all ? x : op_slice_tokens(t, x, 0, writing);

@@ -41,11 +41,19 @@ typedef struct LactFast {
     LactWeights fused;
 } LactFast;
 
+/* What one lact_forward() saw, for study: a copy of x, f_W'(q) before o_norm (of lact_read's form),
+ * and how many tokens wrote. Each lives as long as the tape's other values. */
+typedef struct LactTrace {
+    Var *x, *o;
+    int64_t writing;
+} LactTrace;
+
 typedef struct LactLayer {
     int64_t width, heads, inter_multi;
     Var *w[3], *qkv_w, *proj_w, *rate_w, *rate_b, *norm_w;
     LactVariant variant;
-    bool composed; /* the reference form, also where there is a fused one */
+    bool composed;    /* the reference form, also where there is a fused one */
+    LactTrace *trace; /* optional, the caller's */
 } LactLayer;
 
 /* Registers w0, w1, w2, to_qkv.weight, c_proj.weight, lr_fc.weight, lr_fc.bias and o_norm.weight

@@ -84,7 +84,11 @@ static Var *read_queries(const LactLayer *m, Tape *t, Var *q, LactFast fast, DTy
     Var *o = evaluate(m, t, q, fast);
     tape_drop(t, q);
     Var *normed = op_rmsnorm(t, o, m->norm_w, LACT_NORM_EPS);
-    tape_drop(t, o);
+    if (m->trace) {
+        m->trace->o = o;
+    } else {
+        tape_drop(t, o);
+    }
     Var *merged = op_merge_heads(t, normed, NULL);
     tape_drop(t, normed);
     if (tape_poison(t)) return tape_poison(t);

@@ -50,6 +50,12 @@ run 2 train "${small[@]}" --mixer lact --mixer-steps 3 -o x
 tells 'inner steps'
 run 2 train "${small[@]}" --mixer base --mixer-steps 2 --mixer-form pairs -o x
 tells 'token-pair'
-run 2 ttt verify lact
-tells 'can be verified'
+for name in lact lact_V6; do
+    run 0 ttt verify "$name"
+    says 'every layer equals'
+done
+run 2 ttt verify swiglu
+tells 'cannot be verified'
+run 2 ttt probe steps lact --data-dir "$SOURCE/data/digits.tar"
+tells 'can be probed'
 finish
