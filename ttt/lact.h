@@ -3,11 +3,11 @@
  * n tokens write: one gradient step on the SwiGLU fast weights of each sample and head, with rates
  * per token, Newton-Schulz and weight norm. m tokens read the result.
  *
- * Two forms of one layer. Fused (nn/ops_lact.c): writing, step and reading are a node each. With
- * BF16 activations all operands of products are BF16, and so is what products of tokens give;
- * rates, inner gradients, their Newton-Schulz step, W + U and all norms are F32. Composed from
- * small ops: the reference, in which keys, values and everything up to o_norm are F32; the linear
- * variants have this form alone.
+ * Two forms of one layer. Fused (nn/ops_lact.c): writing, step, reading and the way out are a node
+ * each. With BF16 activations all operands and results of products are BF16, inner gradients and
+ * their Newton-Schulz steps too (lact_nvs.md 4.4); rates, W + U and all norms are F32. Composed
+ * from small ops: the reference, in which keys, values and everything up to o_norm are F32; the
+ * linear variants have this form alone.
  *
  * Notation: d width, H heads, e = d/H, h = e * inter_multi.
  */
