@@ -237,11 +237,42 @@ static void other_files_are_refused(void **state) {
     assert_int_equal(mem_live(), live);
 }
 
+static Status open_and_compare(void) {
+    static const float a[16 * 16 * 3];
+    Lpips *l;
+    double d;
+    Status s = lpips_open(path, &l);
+    if (s == STATUS_OK) s = lpips_distance(l, a, a, 16, 16, &d);
+    lpips_close(l);
+    return s;
+}
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    write_weights(true, NULL, 0);
+    assert_int_equal(open_and_compare(), STATUS_OK);
+    const int64_t live = mem_live();
+    int n, refused = 0;
+    for (n = 1; n < 400; n++) {
+        mem_fail_at(n);
+        const Status s = open_and_compare();
+        const int pending = mem_fail_pending();
+        mem_fail_at(0);
+        assert_int_equal(mem_live(), live);
+        refused += s == STATUS_MEMORY;
+        if (s != STATUS_OK && s != STATUS_MEMORY) fail_msg("%d: %s", n, status_message());
+        if (pending) break;
+    }
+    print_message("%d allocations, %d times one was missed\n", n - 1, refused);
+    assert_true(n > 40 && n < 400 && refused > 40);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equals_plain_loops),
         cmocka_unit_test(small_pictures_are_refused),
         cmocka_unit_test(other_files_are_refused),
+        cmocka_unit_test(every_allocation_may_fail),
     };
     int inputs = 3, k = 0;
     snprintf(path, sizeof path, "/tmp/ttv-lpips-%ld.safetensors", (long)getpid());
