@@ -166,10 +166,17 @@ part_gradient() {
 }
 
 part_golden() {
-    local precision
+    local precision golden=$root/tests/data/golden
     for precision in fp32 tf32 bf16; do
         check "golden_$precision" ' checks, ' "$build/tests/golden/golden_check" --device "$device" \
-            --precision $precision "$root/tests/data/golden/models/vittt.safetensors"
+            --precision $precision "$golden/models/vittt.safetensors"
+        check "golden_lact_$precision" ' checks, ' "$build/tests/golden/golden_check" --device "$device" \
+            --precision $precision "$golden"/models/lact_*.safetensors
+    done
+    # The fast-weight library computes in F32 whatever the activations are.
+    for precision in fp32 tf32; do
+        check "golden_fast_$precision" ' checks, ' "$build/tests/golden/golden_check" --device "$device" \
+            --precision $precision "$golden"/fastweight/*.safetensors
     done
 }
 
