@@ -51,4 +51,8 @@ Status glu_mma_forward(Device *d, GluArgs a, Tensor cat, Tensor qkv);
 Status glu_mma_backward(Device *d, GluArgs a, Tensor dqkv, Tensor dcat, Tensor qkv);
 int glu_mma_parts(Device *d, GluArgs a);
 
+/* The backward on Hopper's warpgroup products (vittt_glu_wgmma_backward.cu): head width 64. */
+bool glu_wgmma_fits(Device *d, int head_dim);
+Status glu_wgmma_backward(Device *d, GluArgs a, Tensor dqkv, Tensor dcat, Tensor qkv);
+
 #endif

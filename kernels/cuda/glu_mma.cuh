@@ -184,4 +184,18 @@ glu_token_sums(float (&s1)[D / 8][4], float (&s2)[D / 8][4], const uint32_t (&a1
     }
 }
 
+/* The element's values from z1, z2, p1 = dP1, p2 = dP2 and v: P1, P2, dZ1, dZ2 in their places, all
+ * without the factor -c; returns dV / -c. */
+static __device__ __forceinline__ float write_back_element(float v, float *z1, float *z2, float *p1,
+                                                           float *p2) {
+    float a, d1, d2;
+    silu_all(*z2, &a, &d1, &d2);
+    const float z = *z1, q1 = *p1, q2 = *p2;
+    *p1 = v * a;
+    *p2 = v * z * d1;
+    *z1 = v * q2 * d1;
+    *z2 = v * (q1 * d1 + q2 * z * d2);
+    return q1 * a + q2 * z * d1;
+}
+
 #endif

@@ -190,20 +190,6 @@ glu_inner_backward(uint32_t (&f)[D / 16][4], Shared tile, float (&s)[D / 8][4],
 
 /* ---- pass over K, V ------------------------------------------------------------------------- */
 
-/* The element's values from z1, z2, p1 = dP1, p2 = dP2 and v: P1, P2, dZ1, dZ2 in their places, all
- * without the factor -c; returns dV / -c. */
-static __device__ __forceinline__ float write_back_element(float v, float *z1, float *z2, float *p1,
-                                                           float *p2) {
-    float a, d1, d2;
-    silu_all(*z2, &a, &d1, &d2);
-    const float z = *z1, q1 = *p1, q2 = *p2;
-    *p1 = v * a;
-    *p2 = v * z * d1;
-    *z1 = v * q2 * d1;
-    *z2 = v * (q1 * d1 + q2 * z * d2);
-    return q1 * a + q2 * z * d1;
-}
-
 /* 16 tokens: P1, P2, dZ1, dZ2 into the exchange tiles, dZ into dw, dV into the place of V. */
 template <int D>
 static __device__ __forceinline__ void
@@ -406,6 +392,7 @@ static Status glu_mma_backward_launch(Device *d, GluArgs a, Tensor dqkv, Tensor 
 }
 
 Status glu_mma_backward(Device *d, GluArgs a, Tensor dqkv, Tensor dcat, Tensor qkv) {
+    if (glu_wgmma_fits(d, a.head_dim)) return glu_wgmma_backward(d, a, dqkv, dcat, qkv);
     return a.head_dim == 64 ? glu_mma_backward_launch<64>(d, a, dqkv, dcat, qkv)
                             : glu_mma_backward_launch<32>(d, a, dqkv, dcat, qkv);
 }

@@ -448,9 +448,20 @@ static void dwc_backward_body(Run *r) {
         slot, body, {64, 8, 8, 6, 32}, IN_BOTH | ONLY_BENCH, 0                                     \
     }
 
+/* For the tensor-core kernels, heads of 64: one short chunk, whole chunks, a short last chunk, more
+ * samples than blocks. Few tokens average less of what rounding the weights costs. */
+#define HEADS_64(slot, body)                                                                       \
+    {slot, body, {1, 3, 5, 2, 64}, BOTH, 1.5}, {slot, body, {1, 17, 1, 1, 64}, BOTH, 1.5},         \
+        {slot, body, {2, 16, 16, 2, 64}, BOTH, 0}, {slot, body, {2, 14, 14, 3, 64}, BOTH, 0},      \
+        {slot, body, {2, 7, 7, 2, 64, 3}, BOTH, 0}, {                                              \
+        slot, body, {12, 17, 1, 24, 64}, BOTH, 1.5                                                 \
+    }
+
 const OpCase cases_vittt[] = {
     SHAPES("vittt_glu", glu_body),
     SHAPES("vittt_glu_backward", glu_backward_body),
+    HEADS_64("vittt_glu", glu_body),
+    HEADS_64("vittt_glu_backward", glu_backward_body),
     SHAPES("vittt_dwc", dwc_body),
     SHAPES("vittt_dwc_backward", dwc_backward_body),
     BENCH("vittt_glu", glu_body),
