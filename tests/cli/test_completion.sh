@@ -67,5 +67,11 @@ else
     skip 'the manual as groff reads it: no groff'
 fi
 run 2 man surplus
+if [ -w /dev/full ]; then
+    for command in man 'completion bash'; do
+        "$TTV" $command >/dev/full 2>err
+        equal "exit code of $command on /dev/full" $? 4
+    done
+fi
 
 finish

@@ -283,6 +283,16 @@ else
     skip 'the page in detail: no python3'
 fi
 
+# ---- a full disk: exit code 4, what was begun is not there ----
+for what in --html '--format gif' '--save-scene full/room.safetensors'; do
+    mkdir -p full
+    command_line="ttv nvs render $what, files of at most 8 KiB"
+    (ulimit -f 8 && "$TTV" "${render[@]}" --input-views 2,8 --frames 20 --format none $what -o full --overwrite >out 2>err)
+    equal "exit code of $command_line" $? 4
+    equal "left by $command_line" "$(find full -name '*.gif' -o -name '*.html' -o -name '*.safetensors' -o -name '*.tmp-*' | wc -l)" 0
+    rm -r full
+done
+
 checks=$((checks + 1))
 [ ! -e x ] || fail 'a refused call left a folder'
 
