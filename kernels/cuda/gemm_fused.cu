@@ -1,33 +1,24 @@
 /* The fused product: persistent blocks of three warpgroups, in clusters of two.
  *
- *   copier    one thread streams tiles of a and b through a ring in shared memory; the two blocks
- * of a cluster work on neighbouring rows with the same b, of which each fetches half for both 2
- * makers  multiply (64 rows each of the block's 128 x WIDTH results), add the bias, round, and
- * leave the result in a staging tile finisher  apply f to the staging tile and write to memory,
- * while the makers are at the next tile
+ * - The copier, one thread, streams tiles of a and b through a ring in shared memory. The blocks
+ *   of a cluster work on neighbouring rows with the same b; each fetches half of it for both.
+ * - The makers, two warpgroups, multiply (64 rows each of the block's 128 x WIDTH results), add the
+ *   bias, round, and leave the result in a staging tile.
+ * - The finishers, three warps, apply f to the staging tile and write to memory, while the makers
+ *   are at the next tile.
  */
 #include "kernels/cuda/gemm_fused.cuh"
-#include "kernels/cuda/wgmma.cuh"
+#include "kernels/cuda/gemm_ring.cuh"
 
-#define ROWS    128 /* of a block's tile */
-#define DEPTH   64  /* k per stage */
-#define CLUSTER 2
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-#define IN_CLUSTERS __cluster_dims__(CLUSTER, 1, 1)
-#else
-#define IN_CLUSTERS /* an empty kernel that is never run */
-#endif
 #define THREADS   384
 #define FINISHERS 3                            /* warps */
 #define BATCH     (KIND == FUSED_GELU ? 4 : 6) /* rows of a finisher at a time */
-#define A_BYTES   (ROWS * 128)
 
 typedef struct FusedArgs {
     int m, n, k;
     int tiles_n, tiles; /* tiles of a cluster: 2 ROWS x WIDTH */
     bf16 *y, *other;
-    const float *bias, *scale;
-    int rows_per_scale;
+    const float *bias;
 } FusedArgs;
 
 /* The input gradient reads the weights turned over. */
@@ -46,18 +37,6 @@ template <int WIDTH> struct FusedShape {
 typedef struct Ring {
     Shared data, staging, full, empty, staged, taken;
 } Ring;
-
-/* Where a role is in the ring. */
-typedef struct Turn {
-    int stage, phase;
-} Turn;
-
-template <int STAGES> static __device__ __forceinline__ void turn_next(Turn &t) {
-    if (++t.stage == STAGES) {
-        t.stage = 0;
-        t.phase ^= 1;
-    }
-}
 
 template <int WIDTH, FusedKind KIND>
 static __device__ __forceinline__ void copier_run(const Ring &r, const FusedArgs &g,
@@ -164,14 +143,12 @@ static __device__ __forceinline__ void maker_run(const Ring &r, const FusedArgs 
 
 /* f of a pair of elements. */
 template <FusedKind KIND>
-static __device__ __forceinline__ uint32_t finish_pair(uint32_t p, uint32_t o, float scale) {
+static __device__ __forceinline__ uint32_t finish_pair(uint32_t p, uint32_t o) {
     const float x[2] = {low_of(p), high_of(p)}, y[2] = {low_of(o), high_of(o)};
     float out[2];
 #pragma unroll
     for (int i = 0; i < 2; i++)
-        out[i] = KIND == FUSED_RESIDUAL ? y[i] + scale * x[i]
-                 : KIND == FUSED_GELU   ? gelu_quick(x[i])
-                                        : x[i] * gelu_slope_quick(y[i]);
+        out[i] = KIND == FUSED_GELU ? gelu_quick(x[i]) : x[i] * gelu_slope_quick(y[i]);
     return pack2(out[0], out[1]);
 }
 
@@ -223,22 +200,19 @@ static __device__ __forceinline__ void finish_batch(const char *staging, const F
                                                     const uint4 (&other)[BATCH]) {
     const int lane = min((int)threadIdx.x & 31, WIDTH / 8 - 1);
     uint4 v[BATCH];
-    float scale[BATCH];
 #pragma unroll
     for (int i = 0; i < BATCH; i++) {
         const int row = min(f.row + (first + i) * FINISHERS, ROWS - 1);
         v[i] =
             *reinterpret_cast<const uint4 *>(staging + row * (WIDTH * 2) + (lane ^ (row & 7)) * 16);
-        const bool scaled = KIND == FUSED_RESIDUAL && g.scale && row < f.rows;
-        scale[i] = scaled ? g.scale[(f.m0 + row) / g.rows_per_scale] : 1.0f;
     }
     if (KIND == FUSED_GELU && g.other) finish_put<KIND>(g.other, f, g, first, v);
 #pragma unroll
     for (int i = 0; i < BATCH; i++) {
-        v[i].x = finish_pair<KIND>(v[i].x, other[i].x, scale[i]);
-        v[i].y = finish_pair<KIND>(v[i].y, other[i].y, scale[i]);
-        v[i].z = finish_pair<KIND>(v[i].z, other[i].z, scale[i]);
-        v[i].w = finish_pair<KIND>(v[i].w, other[i].w, scale[i]);
+        v[i].x = finish_pair<KIND>(v[i].x, other[i].x);
+        v[i].y = finish_pair<KIND>(v[i].y, other[i].y);
+        v[i].z = finish_pair<KIND>(v[i].z, other[i].z);
+        v[i].w = finish_pair<KIND>(v[i].w, other[i].w);
     }
     finish_put<KIND>(g.y, f, g, first, v);
 }
@@ -341,9 +315,7 @@ typedef CUresult (*EncodeTiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, 
                                 const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-/* A BF16 matrix [rows, columns], read in boxes of box_rows x 64. */
-static Status map_matrix(CUtensorMap *map, const void *p, int64_t rows, int64_t columns,
-                         int box_rows) {
+Status map_matrix(CUtensorMap *map, const void *p, int64_t rows, int64_t columns, int box_rows) {
     static EncodeTiled encode; /* the driver's function: the same for all devices */
     if (!encode) {
         void *entry = NULL;
@@ -380,8 +352,7 @@ template <int WIDTH, FusedKind KIND> static Status fused_launch(Device *d, const
     g.tiles_n = (int)ceil_div(call->n, WIDTH);
     g.tiles = (int)ceil_div(call->m, CLUSTER * ROWS) * g.tiles_n;
     g.y = (bf16 *)call->y, g.other = (bf16 *)call->other;
-    g.bias = call->bias, g.scale = call->scale;
-    g.rows_per_scale = (int)(call->rows_per_scale > 0 ? call->rows_per_scale : 1);
+    g.bias = call->bias;
     const int most = backend_of(d)->sm_count / CLUSTER, clusters = g.tiles < most ? g.tiles : most;
     CUDA_TRY(cudaFuncSetAttribute(gemm_fused_kernel<WIDTH, KIND>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, S::shared),
@@ -412,14 +383,8 @@ bool gemm_fused_fits(Device *d, const FusedCall *g) {
 }
 
 template <int WIDTH> static Status fused_pick(Device *d, const FusedCall *g) {
-    switch (g->kind) {
-    case FUSED_GELU:
-        return fused_launch<WIDTH, FUSED_GELU>(d, g);
-    case FUSED_DGELU:
-        return fused_launch<WIDTH, FUSED_DGELU>(d, g);
-    default:
-        return fused_launch<WIDTH, FUSED_RESIDUAL>(d, g);
-    }
+    return g->kind == FUSED_GELU ? fused_launch<WIDTH, FUSED_GELU>(d, g)
+                                 : fused_launch<WIDTH, FUSED_DGELU>(d, g);
 }
 
 Status gemm_fused(Device *d, const FusedCall *g) {

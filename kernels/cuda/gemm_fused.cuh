@@ -10,18 +10,15 @@
 #include "kernels/cuda/common.cuh"
 
 typedef enum FusedKind {
-    FUSED_GELU,     /* forward: y = gelu(p); `other` (optional) = p */
-    FUSED_DGELU,    /* input gradient: y = p gelu'(other) */
-    FUSED_RESIDUAL, /* forward: y = other + scale[row / rows_per_scale] p; y may be other */
+    FUSED_GELU,  /* forward: y = gelu(p); `other` (optional) = p */
+    FUSED_DGELU, /* input gradient: y = p gelu'(other) */
 } FusedKind;
 
 typedef struct FusedCall {
     int64_t m, n, k;
     const void *a, *b;
     void *y, *other;
-    const float *bias;  /* [n] or NULL */
-    const float *scale; /* FUSED_RESIDUAL: NULL: 1 */
-    int64_t rows_per_scale;
+    const float *bias; /* [n] or NULL */
     FusedKind kind;
 } FusedCall;
 

@@ -1,5 +1,6 @@
 /* The product slots on top of gemm.cu: batched with broadcast, linear and its gradients. */
 #include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/gemm_forward.cuh"
 #include "kernels/cuda/gemm_fused.cuh"
 
 #define COLUMN_LANES 8
@@ -114,11 +115,22 @@ static FusedCall linear_fused(Tensor y, Tensor a, Tensor w, FusedKind kind) {
     f.kind = kind;
     return f;
 }
+static ForwardCall linear_forward(Tensor y, Tensor x, Tensor w, Tensor bias, ForwardKind kind) {
+    ForwardCall f = {};
+    f.m = tensor_rows(x), f.n = tensor_last(y), f.k = tensor_last(x);
+    f.a = x.data, f.b = w.data, f.y = y.data;
+    f.bias = (const float *)bias.data;
+    f.kind = kind;
+    return f;
+}
 
 static Status linear_run(Device *d, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor bias,
                          Activation act) {
     const int64_t inputs = tensor_last(w), outputs = w.shape[0];
     if (act == ACT_GELU && x.dtype == DTYPE_BF16 && y.dtype == DTYPE_BF16) {
+        ForwardCall g = linear_forward(y, x, w, bias, FORWARD_GELU);
+        g.other = pre.data;
+        if (gemm_forward_fits(d, &g)) return gemm_forward(d, &g);
         FusedCall f = linear_fused(y, x, w, FUSED_GELU);
         f.other = pre.data;
         f.bias = (const float *)bias.data;
@@ -155,12 +167,11 @@ static Status linear_residual_run(Device *d, Tensor y, Tensor x, Tensor w, Tenso
         return gemm_run(d, &g);
     }
     if (x.dtype == DTYPE_BF16 && y.dtype == DTYPE_BF16) {
-        FusedCall f = linear_fused(y, x, w, FUSED_RESIDUAL);
+        ForwardCall f = linear_forward(y, x, w, bias, FORWARD_RESIDUAL);
         f.other = residual.data;
-        f.bias = g.bias;
         f.scale = (const float *)scale.data;
         f.rows_per_scale = rows / tensor_count(scale);
-        if (gemm_fused_fits(d, &f)) return gemm_fused(d, &f);
+        if (gemm_forward_fits(d, &f)) return gemm_forward(d, &f);
     }
     Tensor branch = y;
     if (residual.data == y.data) {

@@ -154,8 +154,10 @@ static __device__ __forceinline__ void wgmma(float (&d)[96], uint64_t a, uint64_
                  : "l"(a), "l"(b), "r"(keep), "n"(TURNED_B));
 }
 
-template <int TURNED_B>
-static __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, int keep) {
+/* 128 columns whose accumulators are d[FIRST] and the 63 after it. */
+template <int TURNED_B, int FIRST, int COUNT>
+static __device__ __forceinline__ void wgmma_128(float (&d)[COUNT], uint64_t a, uint64_t b,
+                                                 int keep) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
@@ -163,11 +165,24 @@ static __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_
                  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
                  "}, %64, %65, p, 1, 1, 0, %67;\n}\n"
-                 : EIGHT(0), EIGHT(8), EIGHT(16), EIGHT(24), EIGHT(32), EIGHT(40), EIGHT(48),
-                   EIGHT(56)
+                 : EIGHT(FIRST), EIGHT(FIRST + 8), EIGHT(FIRST + 16), EIGHT(FIRST + 24),
+                   EIGHT(FIRST + 32), EIGHT(FIRST + 40), EIGHT(FIRST + 48), EIGHT(FIRST + 56)
                  : "l"(a), "l"(b), "r"(keep), "n"(TURNED_B));
 }
 #undef EIGHT
+
+template <int TURNED_B>
+static __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, int keep) {
+    wgmma_128<TURNED_B, 0>(d, a, b, keep);
+}
+
+/* 256 columns as twice 128: one instruction for all needs 154 registers a thread at the kernel's
+ * entry, which blocks of 512 threads and more do not have. */
+static __device__ __forceinline__ void wgmma_halves(float (&d)[128], uint64_t a, uint64_t b,
+                                                    int keep) {
+    wgmma_128<0, 0>(d, a, b, keep);
+    wgmma_128<0, 64>(d, a, b + (2 * TILE_BYTES >> 4), keep);
+}
 
 #endif /* HAVE_SM90A */
 
