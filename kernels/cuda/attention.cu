@@ -4,6 +4,8 @@
  * A block has ROWS rows (queries, or keys in the backward) of one window and head, four for each
  * warp, and goes through the others in tiles of 32, one for each lane.
  */
+#include <stdlib.h>
+
 #include "kernels/cuda/attention.cuh"
 
 #define WARPS     8
@@ -351,6 +353,11 @@ Status attention_weights(Device *d, Grad dq_w, Grad dk_w, const AttentionArgs &a
     return launched("attention_backward, weights");
 }
 
+static int variant(void) {
+    const char *x = getenv("TTV_ATTENTION");
+    return x ? atoi(x) : 0;
+}
+
 /* ---- the slots ------------------------------------------------------------------------------- */
 
 /* Shared memory of `tiles` tiles. */
@@ -417,7 +424,9 @@ extern "C" Status attention_cuda(Device *d, Tensor o, Tensor lse, Tensor packed,
     a.to = o.data;
     a.lse = (float *)lse.data;
     if (attention_mma_fits(d, packed, heads) && is_aligned(o.data, 16))
-        return attention_mma(d, a, packed.shape[0]);
+        return attention_hopper_fits(d, a) && !(variant() & 1)
+                   ? attention_hopper(d, a, packed.shape[0])
+                   : attention_mma(d, a, packed.shape[0]);
     WITH_ACT("attention", packed.dtype, T,
              WITH_PARTS(a.width, PARTS,
                         TRY(launch(d, attention_kernel<T, PARTS>, a, packed.shape[0], 3))));
@@ -452,7 +461,9 @@ static Status backward(Device *d, AttentionArgs &a, Grad dq_w, Grad dk_w, const 
             TRY(scratch_take(d, carry, &memory));
             a.carry = (float *)memory;
         }
-        TRY(attention_mma_backward(d, a, windows));
+        TRY(attention_hopper_fits(d, a) && !(variant() & 2)
+                ? attention_hopper_backward(d, a, windows)
+                : attention_mma_backward(d, a, windows));
     } else {
         TRY(scratch_take(d, sizeof(float) * rows, &memory));
         a.delta = (float *)memory;

@@ -42,4 +42,10 @@ int64_t attention_mma_parts(int64_t windows, int64_t heads);
 size_t attention_mma_carry(int64_t windows, int64_t heads, int64_t tokens);
 Status attention_mma_backward(Device *d, const AttentionArgs &a, int64_t windows);
 
+/* The path for windows of at most 256 tokens on Hopper, besides that attention_mma_fits: the same
+ * parts, no carry. */
+bool attention_hopper_fits(Device *d, const AttentionArgs &a);
+Status attention_hopper(Device *d, const AttentionArgs &a, int64_t windows);
+Status attention_hopper_backward(Device *d, const AttentionArgs &a, int64_t windows);
+
 #endif

@@ -1,6 +1,4 @@
 /* Attention of BF16 heads of 64 channels on tensor cores: forward. */
-#include <stdlib.h>
-
 #include "kernels/cuda/attention_mma.cuh"
 
 #define GROWTH 8.0f /* a row's reference is moved when scores exceed it by 2^8 */
@@ -273,14 +271,8 @@ static Status forward(Device *d, const AttentionArgs &a, int64_t windows) {
     return launched("attention");
 }
 
-static int variant(void) {
-    const char *x = getenv("TTV_ATTENTION");
-    return x ? atoi(x) : 0;
-}
-
 /* Few windows: smaller blocks, which occupy more of the card. */
 Status attention_mma(Device *d, const AttentionArgs &a, int64_t windows) {
     const bool few = windows * a.heads * ceil_div(a.tokens, 128) < 2 * backend_of(d)->sm_count;
-    if ((few && !(variant() & 8)) || variant() & 4) return forward<1, 4>(d, a, windows);
-    return variant() & 1 ? forward<2, 2>(d, a, windows) : forward<2, 3>(d, a, windows);
+    return few ? forward<1, 4>(d, a, windows) : forward<2, 3>(d, a, windows);
 }

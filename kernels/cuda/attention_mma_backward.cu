@@ -1,6 +1,4 @@
 /* Attention of BF16 heads of 64 channels on tensor cores: backward. */
-#include <stdlib.h>
-
 #include "kernels/cuda/attention_mma.cuh"
 
 #define KEYS     256 /* of a block: 32 a warp */
@@ -20,7 +18,7 @@ typedef struct TileNumbers {
 
 /* What a warp keeps of its 32 keys. */
 typedef struct Keys {
-    uint32_t k[2][4][4], v[2][4][4]; /* A operands; k times w */
+    uint32_t k[2][4][4]; /* A operand, times w */
     float rate[2][2];
     float dk[2][8][4], dv[2][8][4];
 } Keys;
@@ -66,7 +64,6 @@ static __device__ __forceinline__ void keys_get(Keys &y, const AttentionArgs &a,
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             matrix_get(y.k[m][c], region(k, lanes.below, 32 * warp + 16 * m, 2 * c));
-            matrix_get(y.v[m][c], region(v, lanes.below, 32 * warp + 16 * m, 2 * c));
         }
         float squares[2];
         operand_weigh(y.k[m], squares, a, lane);
@@ -108,10 +105,10 @@ static __device__ __forceinline__ void slopes(float (&s)[2][2][4], float (&g)[2]
 }
 
 /* 16 queries from `row` on of a tile: adds to dk and dv, leaves dS. */
-template <bool RELOAD>
-static __device__ __forceinline__ void
-queries_step(Keys &y, const AttentionArgs &a, const TileNumbers *numbers, Shared tile, Shared ds,
-             const Lanes &lanes, int row, int left, int warp, int lane) {
+static __device__ __forceinline__ void queries_step(Keys &y, const AttentionArgs &a,
+                                                    const TileNumbers *numbers, Shared tile,
+                                                    Shared ds, const Lanes &lanes, int row,
+                                                    int left, int warp, int lane) {
     const Shared v = ds - KEY_BYTES;
     float s[2][2][4] = {}, g[2][2][4] = {};
 #pragma unroll
@@ -127,9 +124,10 @@ queries_step(Keys &y, const AttentionArgs &a, const TileNumbers *numbers, Shared
         matrix_get(b, at + TILE_BYTES);
 #pragma unroll
         for (int m = 0; m < 2; m++) {
-            if (RELOAD) matrix_get(y.v[m][c], region(v, lanes.below, 32 * warp + 16 * m, 2 * c));
-            mma(g[m][0], y.v[m][c], b[0], b[1]);
-            mma(g[m][1], y.v[m][c], b[2], b[3]);
+            uint32_t f[4]; /* kept, it would cost registers that there are not */
+            matrix_get(f, region(v, lanes.below, 32 * warp + 16 * m, 2 * c));
+            mma(g[m][0], f, b[0], b[1]);
+            mma(g[m][1], f, b[2], b[3]);
         }
     }
     slopes(s, g, y, a, numbers, row, left, lane);
@@ -348,7 +346,6 @@ static __device__ __forceinline__ void weights_put(float (&weights)[4][2], const
 
 /* Block: one window and head. Keys in blocks of 256, which stay in registers as operands, 32 a
  * warp; queries in tiles of 64. */
-template <bool RELOAD>
 __global__ void __launch_bounds__(BACKWARD, 1) attention_mma_backward_kernel(AttentionArgs a) {
     extern __shared__ __align__(1024) unsigned char memory[];
     const Shared k = shared_address(memory), v = k + KEY_BYTES, ds = v + KEY_BYTES;
@@ -391,8 +388,7 @@ __global__ void __launch_bounds__(BACKWARD, 1) attention_mma_backward_kernel(Att
             query_numbers(a, numbers, tile, now);
             __syncthreads();
             for (int row = 0; row < STEP && first + row < a.tokens; row += 16)
-                queries_step<RELOAD>(y, a, numbers, tile, ds, lanes, row, keys - 32 * warp, warp,
-                                     lane);
+                queries_step(y, a, numbers, tile, ds, lanes, row, keys - 32 * warp, warp, lane);
             __syncthreads(); /* dS is complete */
             float sum[4][4] = {}, q[4][4];
             const bool last = key0 + KEYS >= a.tokens;
@@ -427,20 +423,11 @@ size_t attention_mma_carry(int64_t windows, int64_t heads, int64_t tokens) {
     return tokens <= KEYS ? 0 : sizeof(float) * windows * heads * tokens * HEAD;
 }
 
-static int variant(void) {
-    const char *x = getenv("TTV_ATTENTION");
-    return x ? atoi(x) : 0;
-}
-
-template <bool RELOAD> static Status backward(Device *d, const AttentionArgs &a, int64_t windows) {
-    CUDA_TRY(cudaFuncSetAttribute(attention_mma_backward_kernel<RELOAD>,
+Status attention_mma_backward(Device *d, const AttentionArgs &a, int64_t windows) {
+    CUDA_TRY(cudaFuncSetAttribute(attention_mma_backward_kernel,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, BACKWARD_BYTES),
              "attention_backward: shared memory");
-    attention_mma_backward_kernel<RELOAD>
-        <<<(unsigned)(windows * a.heads), BACKWARD, BACKWARD_BYTES, stream_of(d)>>>(a);
+    attention_mma_backward_kernel<<<(unsigned)(windows * a.heads), BACKWARD, BACKWARD_BYTES,
+                                    stream_of(d)>>>(a);
     return launched("attention_backward");
-}
-
-Status attention_mma_backward(Device *d, const AttentionArgs &a, int64_t windows) {
-    return variant() & 2 ? backward<true>(d, a, windows) : backward<false>(d, a, windows);
 }

@@ -1,0 +1,108 @@
+/* Pieces of attention by warpgroups (attention_hopper.cu, attention_hopper_backward.cu): BF16 heads
+ * of 64 channels, windows of at most 256 tokens.
+ *
+ * In shared memory stand q rate w and k rate, w the product of both norms' weights and the rates
+ * those of the rows, rounded to BF16: products of them are scores over scale.
+ */
+#ifndef TTV_KERNELS_CUDA_ATTENTION_HOPPER_CUH
+#define TTV_KERNELS_CUDA_ATTENTION_HOPPER_CUH
+
+#include "kernels/cuda/attention_mma.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+#define WINDOW       256 /* most tokens */
+#define WINDOW_BYTES (WINDOW * 128)
+
+#if HAVE_SM90A
+
+/* d (64 x 64) = a (64 x 16, registers) b, plus d when `keep`; b turned: rows of k. */
+static __device__ __forceinline__ void wgmma_registers(float (&d)[32], const uint32_t (&a)[4],
+                                                       uint64_t b, int keep) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+                   "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+                   "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
+                   "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+                   "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+                   "+f"(d[30]), "+f"(d[31])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+}
+
+static __device__ __forceinline__ void chunk_put(Shared at, const uint4 &x) {
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z),
+                 "r"(x.w)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void shared_is_written(void) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+static __device__ __forceinline__ uint32_t scaled(uint32_t x, float a, float b) {
+    return pack2(low_of(x) * a, high_of(x) * b);
+}
+
+/* Starts copying the rows of a window, by THREADS threads of which this is number `thread`. */
+template <int THREADS>
+static __device__ __forceinline__ void window_fetch(Shared to, const bf16 *from, int64_t pitch,
+                                                    int tokens, int thread) {
+#pragma unroll 4
+    for (int at = thread; at < WINDOW * CHUNKS; at += THREADS) {
+        const int row = at / CHUNKS, chunk = at % CHUNKS;
+        const bool real = row < tokens;
+        copy_chunk(tile_at(to, row, chunk),
+                   from + (real ? row : 0) * pitch + chunk * (HEAD / CHUNKS), real);
+    }
+}
+
+/* Multiplies a row by its rate, and by w [64] in shared memory when there is one. The rate. */
+static __device__ __forceinline__ float window_norm(const AttentionArgs &a, Shared tile, int row,
+                                                    const float *w) {
+    if (!a.q_w) return 1;
+    uint4 x[CHUNKS];
+    float squares = 0;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++) {
+        x[c] = chunk_get(tile_at(tile, row, c));
+        squares += square_sum(x[c]);
+    }
+    const float rate = rate_of(a, squares);
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++) {
+        float4 p = make_float4(1, 1, 1, 1), q = p;
+        if (w) {
+            p = *reinterpret_cast<const float4 *>(w + 8 * c);
+            q = *reinterpret_cast<const float4 *>(w + 8 * c + 4);
+        }
+        chunk_put(tile_at(tile, row, c), make_uint4(scaled(x[c].x, rate * p.x, rate * p.y),
+                                                    scaled(x[c].y, rate * p.z, rate * p.w),
+                                                    scaled(x[c].z, rate * q.x, rate * q.y),
+                                                    scaled(x[c].w, rate * q.z, rate * q.w)));
+    }
+    return rate;
+}
+
+/* Rounds a warp's 16 rows of 64 channels and writes those below `left`, through 16 rows of `tile`
+ * that are the warp's own. */
+static __device__ __forceinline__ void warp_put(const float (&d)[32], bf16 *to, int64_t pitch,
+                                                Shared tile, int row0, int left, const Lanes &lanes,
+                                                int lane) {
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        const uint32_t f[4] = {pack2(d[8 * c], d[8 * c + 1]), pack2(d[8 * c + 2], d[8 * c + 3]),
+                               pack2(d[8 * c + 4], d[8 * c + 5]),
+                               pack2(d[8 * c + 6], d[8 * c + 7])};
+        matrix_put(tile, lanes, row0, 2 * c, f);
+    }
+    __syncwarp();
+    rows_store<16, CHUNKS>(to, pitch, tile, row0, 0, left, lane);
+    __syncwarp();
+}
+
+#endif
+
+#endif
