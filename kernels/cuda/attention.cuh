@@ -34,6 +34,14 @@ static __device__ __forceinline__ int64_t plain_at(const AttentionArgs &a, int64
  * dq_w = k_w A, dk_w = q_w A. The kernels leave A / scale in `parts` parts. */
 Status attention_weights(Device *d, Grad dq_w, Grad dk_w, const AttentionArgs &a, int64_t parts);
 
+#define ATTENTION_WIDTH 256 /* most channels of a head */
+
+/* The path for every size and type; bytes of shared memory that it needs. */
+Status attention_any(Device *d, const AttentionArgs &a, int64_t windows, DType dtype);
+size_t attention_any_shared(int64_t width);
+int64_t attention_any_parts(int64_t windows, int64_t heads, int64_t tokens);
+Status attention_any_backward(Device *d, const AttentionArgs &a, int64_t windows, DType dtype);
+
 /* The path for BF16 and heads of 64 channels. */
 bool attention_mma_fits(Device *d, const Tensor &packed, int64_t heads);
 Status attention_mma(Device *d, const AttentionArgs &a, int64_t windows);

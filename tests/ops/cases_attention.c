@@ -254,7 +254,12 @@ const OpCase cases_attention[] = {
     {"attention", attention_body, {3, 100, 1, 64, NO_NORM | NO_LSE}, BOTH, 4},
     {"attention", attention_body, {1, 65, 1, 64, WIDE}, BOTH, 16},
     {"attention", attention_body, {1, 327, 1, 64}, BOTH, 4},
-    {"attention", attention_body, {34, 129, 4, 64}, BOTH, 4}, /* enough for large blocks */
+    /* enough heads for a block each on a card */
+    {"attention", attention_body, {132, 70, 1, 64, NO_NORM}, BOTH, 4},
+    {"attention", attention_body, {34, 129, 4, 64}, BOTH, 4},
+    {"attention", attention_body, {44, 256, 3, 64}, BOTH, 4},
+    /* and for large blocks of longer windows */
+    {"attention", attention_body, {70, 260, 1, 64}, BOTH, 4},
     {"attention", attention_body, {256, 256, 12, 64}, BENCH, 0},
     {"attention_backward", attention_backward_body, {1, 1, 1, 16}, BOTH, 4},
     {"attention_backward", attention_backward_body, {2, 37, 3, 16}, BOTH, 4},
