@@ -8,8 +8,9 @@
 #include "core/memory.h"
 #include "kernels/device.h"
 
-#define ARENA_ALIGN       ((size_t)256)
-#define ARENA_FIRST_BLOCK ((size_t)16 << 20)
+#define ARENA_ALIGN          ((size_t)256)
+#define ARENA_FIRST_BLOCK    ((size_t)16 << 20)
+#define ARENA_LARGEST_GROWTH ((size_t)256 << 20)
 
 struct ArenaBlock {
     ArenaBlock *older, *newer;
@@ -99,9 +100,12 @@ static Status new_block(Arena *a, size_t want, size_t least) {
     return status;
 }
 
-/* For at least `bytes`. Doubling is given up before the request is. */
+/* For at least `bytes`. Doubling is given up before the request is, and ends at a size where a
+ * block that stays half empty would be missed: a request of gigabytes must not make the next one,
+ * of some bytes, take twice as much. */
 static Status arena_grow(Arena *a, size_t bytes) {
-    const size_t want = a->blocks ? 2 * a->blocks->size : ARENA_FIRST_BLOCK;
+    const size_t twice = a->blocks ? 2 * a->blocks->size : ARENA_FIRST_BLOCK;
+    const size_t want = twice < ARENA_LARGEST_GROWTH ? twice : ARENA_LARGEST_GROWTH;
     return new_block(a, want < bytes ? bytes : want, bytes);
 }
 

@@ -31,8 +31,8 @@ static void set_letters(const Bench *b, int64_t *size) {
     size['D'] = d;
     size['h'] = m->heads;
     size['G'] = b->options->batch * m->heads;
-    size['T'] = 3 * m->width;
-    size['S'] = side * m->patch * side * m->patch;
+    size['t'] = 3 * m->width;
+    size['x'] = side * m->patch * side * m->patch;
     size['V'] = 12 * m->patch * m->patch;
     size['@'] = 16;
     size['P'] = 3 * m->width + 3 * d;
@@ -42,7 +42,8 @@ static void set_letters(const Bench *b, int64_t *size) {
     size['R'] = b->options->batch * side * side;
     size['p'] = 3 * m->patch * m->patch;
     size['F'] = parameter_count(m);
-    size['E'] = 768;
+    /* the recipe's width; on the CPU the model's, so that a small model is quick */
+    size['E'] = b->device->kind == DEVICE_CPU ? m->width : 768;
     const int64_t scenes = b->options->batch < 32 ? b->options->batch : 32;
     size['Z'] = 3 * scenes;
     /* LaCT-NVS: scenes, their writing tokens, all of those, all tokens, two widths */

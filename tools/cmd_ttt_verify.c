@@ -1,5 +1,5 @@
-/* `ttv ttt verify CHECKPOINT [PICTURE...]`: each fast-weight layer of a trained classifier against
- * its linear-attention form, which is computed from the layer's own queries, keys and values. */
+/* `ttv ttt verify CHECKPOINT [PICTURE...]`: each fast-weight layer of a trained model against its
+ * linear-attention form, which is computed from the layer's own queries, keys and values. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,15 +34,15 @@ static const Option verify_options[] = {
 };
 
 static const Section *sections(int *count) {
-    static Section list[3];
+    static Section list[4];
     list[0] = (Section){"verify", verify_options, &options};
-    *count = 1 + sections_fill(list + 1, 2, "model preprocess");
+    *count = 1 + sections_fill(list + 1, 3, "model preprocess nvs_model");
     return list;
 }
 
 static const Section *hidden(int *count) {
-    static Section list[6];
-    *count = sections_fill(list, 6, "data augment loader optim train run");
+    static Section list[8];
+    *count = sections_fill(list, 8, "data augment loader optim train run scenes nvs_train");
     return list;
 }
 
@@ -112,20 +112,20 @@ static const IdentityControl *weakest(const IdentityResult *r) {
     return least;
 }
 
-static void print_rows(const Pictures *p, const VerifyRow *rows, int64_t count,
-                       VerifyLimits limits) {
+static void print_rows(const VerifyReport *p) {
+    const VerifyRow *rows = p->rows;
     out_printf("%-6s %-10s %10s %10s %10s %12s %7s  %s\n", "layer", "branch", "f64", "layer",
                "largest", "cosine", "start", "weakest control (must be large)");
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < p->count; i++) {
         const IdentityResult *r = &rows[i].result;
         const IdentityControl *least = weakest(r);
         out_printf("%-6lld %-10s %10.2e %10.2e %10.2e %12.9f %7.4f  %s %.2e%s\n",
                    (long long)rows[i].layer, rows[i].branch, r->f64, r->layer, r->most, r->cosine,
                    r->start, least ? least->name : "none", least ? least->error : 0,
-                   verify_row_holds(&rows[i], limits) ? "" : "  FAILS");
+                   verify_row_holds(&rows[i], p->limits) ? "" : "  FAILS");
     }
-    out_printf("%lld pictures; limits: f64 %.0e, layer %.0e\n", (long long)p->used, limits.f64,
-               limits.layer);
+    out_printf("%lld pictures; limits: f64 %.0e, layer %.0e\n", (long long)p->used, p->limits.f64,
+               p->limits.layer);
 }
 
 static void write_row(JsonWriter *w, const VerifyRow *row, VerifyLimits limits) {
@@ -146,19 +146,18 @@ static void write_row(JsonWriter *w, const VerifyRow *row, VerifyLimits limits) 
     json_end_object(w);
 }
 
-static Status print_json(const Pictures *p, const VerifyRow *rows, int64_t count,
-                         VerifyLimits limits, bool holds) {
+static Status print_json(const VerifyReport *p, bool holds) {
     JsonWriter w;
     json_writer_init(&w);
     json_begin_object(&w);
-    json_pair_string(&w, "checkpoint", p->model->path);
+    json_pair_string(&w, "checkpoint", p->path);
     json_pair_int(&w, "pictures", p->used);
     json_pair_int(&w, "failed", p->failed);
-    json_pair_number(&w, "limit_f64", limits.f64);
-    json_pair_number(&w, "limit_layer", limits.layer);
+    json_pair_number(&w, "limit_f64", p->limits.f64);
+    json_pair_number(&w, "limit_layer", p->limits.layer);
     json_key(&w, "layers");
     json_begin_array(&w);
-    for (int64_t i = 0; i < count; i++) write_row(&w, &rows[i], limits);
+    for (int64_t i = 0; i < p->count; i++) write_row(&w, &p->rows[i], p->limits);
     json_end_array(&w);
     json_pair_bool(&w, "holds", holds);
     json_end_object(&w);
@@ -168,14 +167,12 @@ static Status print_json(const Pictures *p, const VerifyRow *rows, int64_t count
     return s;
 }
 
-static Status report(const Pictures *p, bool *holds) {
-    int64_t count;
-    const VerifyRow *rows = verifier_rows(p->verifier, &count);
-    const VerifyLimits limits = verify_limits(p->model->act, verifier_has_muon(p->verifier));
-    *holds = true;
-    for (int64_t i = 0; i < count; i++) *holds = *holds && verify_row_holds(&rows[i], limits);
-    if (common.json) return print_json(p, rows, count, limits, *holds);
-    print_rows(p, rows, count, limits);
+static Status print_report(const VerifyReport *p, bool *holds) {
+    *holds = p->count > 0;
+    for (int64_t i = 0; i < p->count; i++)
+        *holds = *holds && verify_row_holds(&p->rows[i], p->limits);
+    if (common.json) return print_json(p, *holds);
+    print_rows(p);
     out_printf(*holds ? "every layer equals its linear-attention form\n"
                       : "NOT every layer equals its linear-attention form\n");
     return STATUS_OK;
@@ -195,21 +192,67 @@ static Status verify(Pictures *p, int count, char **paths) {
     return s;
 }
 
-static int run(Config *config, int argc, char **argv) {
-    if (argc == 0) return cli_usage(&command_ttt_verify, "the checkpoint is missing");
+static int finish(Status s, const VerifyReport *r) {
+    bool holds = false;
+    if (s == STATUS_OK) s = print_report(r, &holds);
+    if (s != STATUS_OK) return cli_fail(s);
+    if (!holds) return EXIT_NEGATIVE;
+    return r->failed > 0 ? status_exit_code(STATUS_DATA) : 0;
+}
+
+static int run_classifier(Config *config, int argc, char **argv) {
     Model model;
     Status s = model_open(&model, argv[0], (WeightsChoice)options.weights, config);
     if (s != STATUS_OK) return cli_fail(s);
     Pictures p = {.model = &model};
-    bool holds = false;
+    VerifyReport r = {.path = model.path};
     s = verify(&p, argc - 1, argv + 1);
-    if (s == STATUS_OK) s = report(&p, &holds);
-    int code = s != STATUS_OK ? cli_fail(s) : holds ? 0 : EXIT_NEGATIVE;
-    if (code == 0 && p.failed > 0) code = status_exit_code(STATUS_DATA);
+    if (s == STATUS_OK) {
+        r.rows = verifier_rows(p.verifier, &r.count);
+        r.limits = verify_limits(model.act, verifier_has_muon(p.verifier));
+        r.used = p.used;
+        r.failed = p.failed;
+    }
+    const int code = finish(s, &r);
     verifier_close(p.verifier);
     mem_free(p.pixels);
     model_close(&model);
     return code;
+}
+
+static int run_nvs(Config *config, int argc, char **argv) {
+    VerifyReport r;
+    if (argc > 1)
+        return cli_usage(&command_ttt_verify,
+                         "a novel-view model is checked on noise: no pictures");
+    note("a novel-view model: %lld samples of noise are used", (long long)options.random);
+    const Status s = verify_nvs(argv[0], (WeightsChoice)options.weights, config, options.random,
+                                (uint64_t)options.seed, &r);
+    const int code = finish(s, &r);
+    mem_free(r.owned);
+    return code;
+}
+
+/* What the checkpoint's metadata call it; false also when it cannot be read, which opening tells.
+ */
+static bool is_nvs(const char *checkpoint) {
+    char *path = NULL;
+    SafeFile *file = NULL;
+    bool answer = false;
+    Status s = weights_resolve(checkpoint, (WeightsChoice)options.weights, &path);
+    if (s == STATUS_OK) s = safetensors_open(path, &file);
+    if (s == STATUS_OK) {
+        const char *kind = safetensors_meta(file, "ttv.model");
+        answer = kind && strcmp(kind, "lact_nvs") == 0;
+        safetensors_close(file);
+    }
+    mem_free(path);
+    return answer;
+}
+
+static int run(Config *config, int argc, char **argv) {
+    if (argc == 0) return cli_usage(&command_ttt_verify, "the checkpoint is missing");
+    return is_nvs(argv[0]) ? run_nvs(config, argc, argv) : run_classifier(config, argc, argv);
 }
 
 const Command command_ttt_verify = {
@@ -218,7 +261,8 @@ const Command command_ttt_verify = {
     .summary = "check that trained fast-weight layers equal their linear-attention form",
     .synopsis = "ttv ttt verify [flags] CHECKPOINT [PICTURE|FOLDER...]",
     .examples = "  ttv ttt verify runs/digits\n"
-                "  ttv ttt verify --json runs/cifar photos/*.jpg\n",
+                "  ttv ttt verify --json runs/cifar photos/*.jpg\n"
+                "  ttv ttt verify data/nvs_demo.safetensors --random 1\n",
     .letters = "m=model r=recursive",
     .sections = sections,
     .hidden = hidden,

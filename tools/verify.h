@@ -19,6 +19,20 @@ typedef struct VerifyLimits {
     double f64, layer;
 } VerifyLimits;
 
+/* What a verification says. */
+typedef struct VerifyReport {
+    const char *path;
+    const VerifyRow *rows;
+    int64_t count, used, failed; /* rows; pictures or samples used, and those that were not read */
+    VerifyLimits limits;
+    VerifyRow *owned; /* of verify_nvs: mem_free */
+} VerifyReport;
+
+/* A LaCT-NVS checkpoint on `samples` of noise, two input views and two others each. The last layer
+ * is left out: there input tokens only write, and target tokens only read. */
+Status verify_nvs(const char *checkpoint, WeightsChoice choice, const Config *user, int64_t samples,
+                  uint64_t seed, VerifyReport *out);
+
 /* Runs one picture's pixels (U8 [S,S,3]) through the model and merges what each layer shows into
  * rows [2 * depth]: GLU, then depthwise, of each block. */
 typedef struct Verifier Verifier;

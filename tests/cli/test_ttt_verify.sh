@@ -23,6 +23,13 @@ if command -v python3 >/dev/null; then
     equal 'controls miss' "$(json_get out 'all(min(l["controls"].values()) > 100 * l["f64"] for l in d["layers"])')" True
 fi
 
+# a novel-view model: its layers but the last, where input tokens only write
+run 0 ttt verify "$SOURCE/data/nvs_demo.safetensors" --random 1
+says 'every layer equals'
+says 'no Newton-Schulz map'
+run 2 ttt verify "$SOURCE/data/nvs_demo.safetensors" "$PHOTOS"
+tells 'no pictures'
+
 run 2 ttt verify
 tells 'the checkpoint is missing'
 run 4 ttt verify nothing.safetensors

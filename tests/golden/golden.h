@@ -23,6 +23,8 @@ typedef struct Golden {
     DType act;           /* activations: BF16 or F32 */
     unsigned char *seen; /* per tensor of the file */
     double limits[3];    /* largest error that passes, by GoldenPrecision; 0: the usual */
+    double cosine;       /* in BF16 also passes what has a larger cosine with the file's; 0: nothing
+                            does */
     int64_t checked, failed, skipped;
     double worst;
     char worst_name[256];
