@@ -26,7 +26,7 @@ fi
 # a novel-view model: its layers but the last, where input tokens only write
 run 0 ttt verify "$SOURCE/data/nvs_demo.safetensors" --random 1
 says 'every layer equals'
-says 'no Newton-Schulz map'
+says 'no weight-norm decay'
 run 2 ttt verify "$SOURCE/data/nvs_demo.safetensors" "$PHOTOS"
 tells 'no pictures'
 
