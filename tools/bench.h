@@ -94,4 +94,8 @@ const char *bench_flops_text(const Device *d, double flops, char *text, size_t s
 /* Fills a device tensor with reproducible values in (0.05, 0.95) (U8: 0..255, I64: 0). */
 Status bench_fill(Device *d, Tensor t, uint64_t seed);
 
+/* A new copy of a device tensor on the host, to be staged again and again; the caller frees it
+ * with mem_free. STATUS_MEMORY names `what`. */
+Status bench_pull(Device *d, Tensor t, void **host, const char *what);
+
 #endif

@@ -175,13 +175,9 @@ static Status open_training(NvsPass *p) {
     return plan_reserve(&(PlanTask){&p->model.params, p->model.act, p, loss_of}, p->batch, &plan);
 }
 
-/* A host copy of a batch, to be staged again and again. */
 static Status pull_batch(NvsPass *p) {
-    Device *d = p->model.device;
-    TRY(mem_alloc(&p->host_rgb, (int64_t)tensor_bytes(p->rgb), 1, "bench pictures"));
-    TRY(mem_alloc(&p->host_patches, (int64_t)tensor_bytes(p->patches), 1, "bench colours"));
-    TRY(device_pull(d, p->host_rgb, p->rgb));
-    return device_pull(d, p->host_patches, p->patches);
+    TRY(bench_pull(p->model.device, p->rgb, &p->host_rgb, "bench pictures"));
+    return bench_pull(p->model.device, p->patches, &p->host_patches, "bench colours");
 }
 
 static void close_pass(NvsPass *p) {

@@ -144,6 +144,11 @@ Status bench_fill(Device *d, Tensor t, uint64_t seed) {
     return s;
 }
 
+Status bench_pull(Device *d, Tensor t, void **host, const char *what) {
+    TRY(mem_alloc(host, (int64_t)tensor_bytes(t), 1, what));
+    return device_pull(d, *host, t);
+}
+
 void bench_number(JsonWriter *w, const char *key, double value) {
     char text[32];
     snprintf(text, sizeof text, "%.6g", value);

@@ -134,13 +134,9 @@ static Status open_pass(TrainPass *p) {
     return plan_reserve(&(PlanTask){&p->model.params, p->model.act, p, loss_of}, p->batch, &plan);
 }
 
-/* A host copy of a batch, to be staged again and again. */
 static Status pull_batch(TrainPass *p) {
-    Device *d = p->model.device;
-    TRY(mem_alloc(&p->host_pixels, (int64_t)tensor_bytes(p->pixels), 1, "bench images"));
-    TRY(mem_alloc(&p->host_targets, (int64_t)tensor_bytes(p->targets), 1, "bench targets"));
-    TRY(device_pull(d, p->host_pixels, p->pixels));
-    return device_pull(d, p->host_targets, p->targets);
+    TRY(bench_pull(p->model.device, p->pixels, &p->host_pixels, "bench images"));
+    return bench_pull(p->model.device, p->targets, &p->host_targets, "bench targets");
 }
 
 static void close_pass(TrainPass *p) {

@@ -13,17 +13,13 @@
 #include "core/rng.h"
 #include "nn/ops.h"
 #include "nn/train.h"
+#include "tape_fixture.h"
 
 #define FEATURES 5
 #define HIDDEN   7
 #define CLASSES  3
 #define SAMPLES  26
 #define BATCH    8
-
-static inline void check_ok(Status s) {
-    if (s != STATUS_OK) print_error("%s: %s\n", status_name(s), status_message());
-    assert_int_equal(s, STATUS_OK);
-}
 
 static inline void check_fails(Status s, Status expected, const char *message_part) {
     if (s != expected || !strstr(status_message(), message_part))

@@ -174,8 +174,8 @@ static void options_and_presets(void **state) {
 
 static void sizes_from_weights(void **state) {
     (void)state;
-    char path[] = "/tmp/ttv-nvs-XXXXXX.safetensors";
-    close(mkstemps(path, 12));
+    char path[256];
+    temporary_weights(path);
     const char *const variants[] = {"base", "query_is_key"};
     for (int i = 0; i < 2; i++) {
         const LactNvsConfig want = tiny(3, variants[i]);

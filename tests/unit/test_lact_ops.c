@@ -8,26 +8,6 @@
 
 #include "vittt_fixture.h"
 
-typedef struct Bench {
-    Device *d;
-    Tape *t;
-} Bench;
-
-static int open_bench(void **state) {
-    static Bench b;
-    check_ok(device_open("cpu", &b.d));
-    check_ok(tape_new(b.d, &b.t));
-    *state = &b;
-    return 0;
-}
-
-static int close_bench(void **state) {
-    Bench *b = *state;
-    tape_free(b->t);
-    device_close(b->d);
-    return 0;
-}
-
 /* Random values of up to four dimensions; 0 ends the shape. */
 static Var *random_var(Tape *t, DType dtype, int64_t a, int64_t b, int64_t c, int64_t d) {
     const int64_t shape[] = {a, b, c, d};
@@ -173,11 +153,11 @@ static void a_frugal_tape_keeps_less(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(wrong_shapes_are_refused, open_bench, close_bench),
-        cmocka_unit_test_setup_teardown(poison_passes, open_bench, close_bench),
-        cmocka_unit_test_setup_teardown(a_released_value_lets_gradients_pass, open_bench,
-                                        close_bench),
-        cmocka_unit_test_setup_teardown(a_frugal_tape_keeps_less, open_bench, close_bench),
+        cmocka_unit_test_setup_teardown(wrong_shapes_are_refused, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(poison_passes, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(a_released_value_lets_gradients_pass, bench_open,
+                                        bench_close),
+        cmocka_unit_test_setup_teardown(a_frugal_tape_keeps_less, bench_open, bench_close),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

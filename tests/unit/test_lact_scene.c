@@ -12,12 +12,12 @@
 #include "nvs/lact_scene.h"
 #include "vittt_fixture.h"
 
-static char path[] = "/tmp/ttv-scene-XXXXXX.safetensors";
+static char path[256];
 
 static int make_path(void **state) {
     (void)state;
-    const int file = mkstemps(path, 12);
-    return file < 0 || close(file);
+    temporary_weights(path);
+    return 0;
 }
 
 static int remove_path(void **state) {

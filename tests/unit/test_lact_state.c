@@ -21,8 +21,8 @@ static void fill_state(LactState *s) {
 
 static void states_survive_a_file(void **state) {
     (void)state;
-    char path[] = "/tmp/ttv-state-XXXXXX.safetensors";
-    close(mkstemps(path, 12));
+    char path[256];
+    temporary_weights(path);
     Device *d;
     LactState *s, *back;
     SafeFile *f;
@@ -57,8 +57,8 @@ static void states_survive_a_file(void **state) {
 
 static void wrong_state_files_are_refused(void **state) {
     (void)state;
-    char path[] = "/tmp/ttv-state-XXXXXX.safetensors";
-    close(mkstemps(path, 12));
+    char path[256];
+    temporary_weights(path);
     Device *d;
     LactState *s;
     float zero[64] = {0};
@@ -95,8 +95,8 @@ static void wrong_state_files_are_refused(void **state) {
 
 static void a_state_may_run_out_of_memory(void **state) {
     (void)state;
-    char path[] = "/tmp/ttv-state-XXXXXX.safetensors";
-    close(mkstemps(path, 12));
+    char path[256];
+    temporary_weights(path);
     Device *d;
     LactState *s;
     check_ok(device_open("cpu", &d));

@@ -8,27 +8,6 @@
 
 #include "nn_fixture.h"
 
-typedef struct Bench {
-    Device *d;
-    Tape *t;
-} Bench;
-
-static int setup(void **state) {
-    Bench *b = calloc(1, sizeof *b);
-    check_ok(device_open("cpu", &b->d));
-    check_ok(tape_new(b->d, &b->t));
-    *state = b;
-    return 0;
-}
-
-static int teardown(void **state) {
-    Bench *b = *state;
-    tape_free(b->t);
-    device_close(b->d);
-    free(b);
-    return 0;
-}
-
 /* An input with the values first, first + 1, ... */
 static Var *counted(Tape *t, int rank, const int64_t *shape, float first) {
     Tensor x;
@@ -188,10 +167,10 @@ static void extremes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(wrong_shapes_are_refused, setup, teardown),
-        cmocka_unit_test_setup_teardown(failures_pass_through, setup, teardown),
-        cmocka_unit_test_setup_teardown(runs_of_tokens, setup, teardown),
-        cmocka_unit_test_setup_teardown(extremes, setup, teardown),
+        cmocka_unit_test_setup_teardown(wrong_shapes_are_refused, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(failures_pass_through, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(runs_of_tokens, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(extremes, bench_open, bench_close),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

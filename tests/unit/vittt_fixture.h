@@ -4,15 +4,22 @@
 #define TTV_TESTS_UNIT_VITTT_FIXTURE_H
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/rng.h"
+#include "tape_fixture.h"
 #include "ttt/vittt_mixer.h"
 
-static inline void check_ok(Status s) {
-    if (s != STATUS_OK) print_error("%s: %s\n", status_name(s), status_message());
-    assert_int_equal(s, STATUS_OK);
+/* An empty file in the folder for temporary files; its path goes to `path`. */
+static inline void temporary_weights(char path[256]) {
+    const char *folder = getenv("TMPDIR");
+    snprintf(path, 256, "%.200s/ttv-unit-XXXXXX.safetensors", folder ? folder : "/tmp");
+    const int file = mkstemps(path, 12);
+    assert_true(file >= 0);
+    close(file);
 }
 
 static inline double norm_of(const double *x, int64_t n) {
