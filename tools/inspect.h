@@ -19,6 +19,8 @@ typedef enum ModelKind {
     MODEL_UNKNOWN,
     MODEL_VITTT,        /* plain ViTTT: `config` holds what the shapes say */
     MODEL_HIERARCHICAL, /* H-ViTTT: recognised, but not built by this program */
+    MODEL_SEQUENCE,     /* a ViTTT whose blocks mix by LaCT or a graph: sizes not compared */
+    MODEL_NVS,          /* LaCT-NVS: sizes not compared */
     MODEL_STATE,        /* optimiser state of a run */
 } ModelKind;
 

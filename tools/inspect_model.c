@@ -49,6 +49,16 @@ Recognised recognise(const SafeFile *f) {
         r.kind = MODEL_HIERARCHICAL;
         return r;
     }
+    if (dimension(f, "input_linear.weight", 2, 0) &&
+        safetensors_find(f, "blocks.0.module_list.1.f.w0")) {
+        r.kind = MODEL_NVS;
+        return r;
+    }
+    if (dimension(f, "patch_embed.proj.weight", 4, 0) && !dimension(f, "blocks.0.attn.w1", 4, 1) &&
+        safetensors_find(f, "blocks.0.mlp.fc1.weight")) {
+        r.kind = MODEL_SEQUENCE;
+        return r;
+    }
     c->width = dimension(f, "patch_embed.proj.weight", 4, 0);
     c->patch = dimension(f, "patch_embed.proj.weight", 4, 2);
     c->heads = dimension(f, "blocks.0.attn.w1", 4, 1);
@@ -69,6 +79,10 @@ const char *recognised_name(const Recognised *r) {
         return "no ViTTT";
     case MODEL_HIERARCHICAL:
         return "hierarchical ViTTT (H-ViTTT), which this program does not build";
+    case MODEL_SEQUENCE:
+        return "ViTTT blocks with another mixer (LaCT or a graph), tensors not compared";
+    case MODEL_NVS:
+        return "LaCT-NVS (novel views), tensors not compared";
     case MODEL_STATE:
         return "optimiser state of a training run";
     case MODEL_VITTT:

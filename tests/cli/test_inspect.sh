@@ -78,6 +78,19 @@ run 0 inspect other.safetensors --tensors
 says 'no ViTTT'
 says 'some.weight'
 run 0 inspect --verify other.safetensors
+run 0 inspect "$SOURCE/data/nvs_demo.safetensors"
+says 'LaCT-NVS'
+run 0 inspect --json "$SOURCE/data/nvs_demo.safetensors"
+says '"kind":"lact_nvs"'
+run 0 train --model custom --img-size 16 --patch-size 4 --width 32 --depth 1 --heads 2 --crop-pct 1 --mixer lact --batch-size 32 \
+    --max-steps 1 --no-progress --workers 1 --data-dir "$DIGITS" --set data.train_limit=64 --set data.val_limit=10 -o "$WORK/lact"
+run 0 inspect --json "$WORK/lact"
+says '"kind":"vittt_sequence"'
+run 0 inspect --json other.safetensors
+says '"kind":"unknown"'
+make block.safetensors blocks.0.mlp.fc1.weight F32 '[2,3]' 24
+run 0 inspect block.safetensors
+says 'no ViTTT'
 make hierarchical.safetensors layers.0.blocks.0.attn.w1 BF16 '[4]' 8
 run 0 inspect hierarchical.safetensors
 says 'H-ViTTT'
