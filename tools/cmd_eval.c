@@ -15,7 +15,7 @@ static struct EvalOptions {
     char checkpoint[CONFIG_TEXT];
     char results_file[CONFIG_TEXT];
     int weights; /* WeightsChoice */
-    bool tta;
+    int tta;     /* Tta */
 } eval;
 
 static const Option eval_options[] = {
@@ -25,10 +25,9 @@ static const Option eval_options[] = {
      "weights", WEIGHTS_HELP},
     {"results_file", OPTION_STRING, offsetof(struct EvalOptions, results_file), "", 0, 0, NULL,
      "results-file", "CSV with a row for every image"},
-    {"tta", OPTION_BOOL, offsetof(struct EvalOptions, tta), "false", 0, 0, NULL, "tta",
-     "average the scores of each picture and of its mirror image: twice the work, and no plain "
-     "top-1 "
-     "any more"},
+    {"tta", OPTION_CHOICE, offsetof(struct EvalOptions, tta), "none", 0, 0, TTA_CHOICES, "tta",
+     "average the scores of several views of each picture: flip: it and its mirror image; shift: "
+     "both, also moved by one pixel in all directions (18 views)"},
     {0},
 };
 
@@ -95,7 +94,7 @@ static Status open_all(Eval *e, Config *config) {
     TRY(open_data(e));
     TRY(eval_loader_open(e->data, &e->model.preprocess, &e->loader));
     TRY(predictor_open(&e->predictor, &e->model, settings.loader.batch_size));
-    if (eval.tta) TRY(predictor_mirror(&e->predictor));
+    if (eval.tta != TTA_NONE) TRY(predictor_average(&e->predictor, (Tta)eval.tta));
     void *block;
     TRY(mem_alloc(&block, settings.loader.batch_size * e->model.config.classes, sizeof(float),
                   "logits"));
@@ -151,6 +150,8 @@ static void print_json(const Eval *e, const char *preprocessing) {
     json_pair_number(&w, "seconds", e->seconds);
     json_pair_number(&w, "images_per_s", n / e->seconds);
     json_pair_string(&w, "precision", dtype_name(e->model.act));
+    json_pair_string(&w, "tta", tta_name((Tta)eval.tta));
+    json_pair_int(&w, "views", tta_views((Tta)eval.tta));
     json_pair_string(&w, "preprocess", preprocessing);
     json_end_object(&w);
     if (w.status == STATUS_OK) {
@@ -163,14 +164,18 @@ static void print_json(const Eval *e, const char *preprocessing) {
 static void print_result(const Eval *e, const char *preprocessing) {
     const Score *s = &e->score;
     double n = (double)s->scored;
+    char views[64] = "";
     if (common.json) {
         print_json(e, preprocessing);
         return;
     }
+    if (eval.tta != TTA_NONE)
+        snprintf(views, sizeof views, ", tta %s (mean of %lld views)", tta_name((Tta)eval.tta),
+                 (long long)tta_views((Tta)eval.tta));
     out_printf("top-1 %.3f %% (%lld/%lld), top-5 %.3f %%, loss %.5f, %lld left out, %.0f img/s%s\n",
                100 * (double)s->top1 / n, (long long)s->top1, (long long)s->scored,
                100 * (double)s->top5 / n, s->loss_sum / n, (long long)s->left_out, n / e->seconds,
-               eval.tta ? ", with mirrored pictures" : "");
+               views);
 }
 
 static void eval_free(Eval *e) {
@@ -187,11 +192,6 @@ static Status eval_run(Eval *e, Config *config) {
     char preprocessing[512];
     TRY(open_all(e, config));
     preprocess_text(&e->model.preprocess, preprocessing, sizeof preprocessing);
-    if (eval.tta) {
-        const size_t n = strlen(preprocessing);
-        snprintf(preprocessing + n, sizeof preprocessing - n,
-                 ", also mirrored, mean of the scores");
-    }
     note("%s: %lld parameters%s; %s", e->model.name, (long long)e->model.params.total,
          e->model.averaged ? ", averaged (ema)" : "", preprocessing);
     Status s = score(e);
@@ -227,7 +227,8 @@ const Command command_eval = {
     .examples =
         "  ttv eval --checkpoint runs/digits\n"
         "  ttv eval --checkpoint model.safetensors --model vittt_tiny --data-dir imagenet --json\n"
-        "  ttv eval --checkpoint runs/digits --results-file predictions.csv\n",
+        "  ttv eval --checkpoint runs/digits --results-file predictions.csv\n"
+        "  ttv eval --checkpoint runs/cifar10 --tta flip\n",
     .letters = "b=batch-size j=workers m=model",
     .sections = eval_sections,
     .hidden = eval_hidden,

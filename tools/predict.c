@@ -18,16 +18,54 @@ Status predictor_open(Predictor *p, const Model *m, int64_t batch) {
 
 void predictor_close(Predictor *p) {
     if (p->tape) tape_free(p->tape);
-    mem_free(p->mirrored);
-    mem_free(p->second);
+    mem_free(p->view);
+    mem_free(p->view_scores);
+    mem_free(p->sums);
     *p = (Predictor){0};
 }
 
-Status predictor_mirror(Predictor *p) {
+/* ---- test-time averaging ---- */
+
+int64_t tta_views(Tta tta) {
+    return tta == TTA_SHIFT ? 18 : tta == TTA_FLIP ? 2 : 1;
+}
+
+const char *tta_name(Tta tta) {
+    return tta == TTA_SHIFT ? "shift" : tta == TTA_FLIP ? "flip" : "none";
+}
+
+Status predictor_average(Predictor *p, Tta tta) {
     const int64_t size = p->model->preprocess.image_size;
-    TRY(mem_alloc((void **)&p->mirrored, p->batch * size * size, 3, "mirrored pictures"));
-    return mem_alloc((void **)&p->second, p->batch * p->model->config.classes, sizeof(float),
-                     "scores of mirrored pictures");
+    if (tta == TTA_NONE || p->tta != TTA_NONE)
+        return status_set(STATUS_INTERNAL, "test-time averaging is chosen once");
+    TRY(mem_alloc((void **)&p->view, p->batch * size * size, 3, "a view of a batch"));
+    const int64_t scores = p->batch * p->model->config.classes;
+    TRY(mem_alloc((void **)&p->view_scores, scores, sizeof(float), "scores of a view"));
+    TRY(mem_alloc((void **)&p->sums, scores, sizeof(double), "sums of scores"));
+    p->tta = tta;
+    return STATUS_OK;
+}
+
+static int64_t mirror_index(int64_t i, int64_t size) {
+    if (size < 2) return 0;
+    return i < 0 ? -i : i >= size ? 2 * (size - 1) - i : i;
+}
+
+void tta_view(uint8_t *view, const uint8_t *pixels, int64_t count, int64_t size, int64_t index) {
+    /* the mirror image first, so that the views of TTA_FLIP are the first two of TTA_SHIFT */
+    static const int8_t shifts[9][2] = {{0, 0},   {-1, 0}, {1, 0},  {0, -1}, {0, 1},
+                                        {-1, -1}, {1, -1}, {-1, 1}, {1, 1}};
+    const bool mirror = index % 2 == 1;
+    const int64_t dx = shifts[index / 2][0], dy = shifts[index / 2][1];
+    for (int64_t i = 0; i < count; i++, pixels += size * size * 3) {
+        for (int64_t y = 0; y < size; y++) {
+            const uint8_t *row = pixels + mirror_index(y + dy, size) * size * 3;
+            for (int64_t x = 0; x < size; x++, view += 3) {
+                const int64_t from = mirror_index(x + dx, size);
+                memcpy(view, row + (mirror ? size - 1 - from : from) * 3, 3);
+            }
+        }
+    }
 }
 
 static Status forward(Predictor *p, const uint8_t *pixels, int64_t count, float *logits) {
@@ -51,24 +89,22 @@ static Status forward(Predictor *p, const uint8_t *pixels, int64_t count, float 
     return device_pull(m->device, logits, out->value);
 }
 
-static void mirror_rows(uint8_t *dst, const uint8_t *src, int64_t rows, int64_t size) {
-    for (int64_t y = 0; y < rows; y++, src += size * 3) {
-        for (int64_t x = 0; x < size; x++, dst += 3) memcpy(dst, src + (size - 1 - x) * 3, 3);
+static Status average_views(Predictor *p, const uint8_t *pixels, int64_t count, float *logits) {
+    const int64_t views = tta_views(p->tta), size = p->model->preprocess.image_size;
+    const int64_t scores = count * p->model->config.classes;
+    for (int64_t i = 0; i < scores; i++) p->sums[i] = logits[i];
+    for (int64_t v = 1; v < views; v++) {
+        tta_view(p->view, pixels, count, size, v);
+        TRY(forward(p, p->view, count, p->view_scores));
+        for (int64_t i = 0; i < scores; i++) p->sums[i] += p->view_scores[i];
     }
-}
-
-static Status add_mirrored(Predictor *p, const uint8_t *pixels, int64_t count, float *logits) {
-    const int64_t size = p->model->preprocess.image_size;
-    mirror_rows(p->mirrored, pixels, count * size, size);
-    TRY(forward(p, p->mirrored, count, p->second));
-    for (int64_t i = 0; i < count * p->model->config.classes; i++)
-        logits[i] = 0.5f * (logits[i] + p->second[i]);
+    for (int64_t i = 0; i < scores; i++) logits[i] = (float)(p->sums[i] / (double)views);
     return STATUS_OK;
 }
 
 Status predict(Predictor *p, const uint8_t *pixels, int64_t count, float *logits) {
     Status s = forward(p, pixels, count, logits);
-    if (s == STATUS_OK && p->second) s = add_mirrored(p, pixels, count, logits);
+    if (s == STATUS_OK && p->tta != TTA_NONE) s = average_views(p, pixels, count, logits);
     if (s != STATUS_MEMORY) return s;
     return status_context(s, "a batch of %lld images does not fit, try a smaller --batch-size",
                           (long long)count);

@@ -6,21 +6,36 @@
 
 #include "tools/model_io.h"
 
+/* Test-time averaging: whose scores are averaged. */
+typedef enum Tta {
+    TTA_NONE,
+    TTA_FLIP,  /* the picture and its mirror image: 2 views */
+    TTA_SHIFT, /* both, moved by -1, 0 and 1 pixels in either direction: 18 views */
+} Tta;
+#define TTA_CHOICES "none|flip|shift"
+
 typedef struct Predictor {
     const Model *model;
     Tape *tape;
     Tensor pixels; /* U8 [batch,S,S,3] in the weights arena */
     int64_t batch;
-    /* Scores of mirrored pictures are averaged in: predictor_mirror(). */
-    uint8_t *mirrored;
-    float *second;
+    Tta tta;
+    uint8_t *view; /* one view of the batch and its scores, on the host */
+    float *view_scores;
+    double *sums; /* over the views */
 } Predictor;
 
 /* `batch`: the largest count that predict() will get. The model must outlive the predictor. */
 Status predictor_open(Predictor *p, const Model *m, int64_t batch);
 void predictor_close(Predictor *p);
-/* From now on predict() gives the mean of the scores of each picture and of its mirror image. */
-Status predictor_mirror(Predictor *p);
+/* From now on predict() gives the mean over the views of `tta`. The mean is that of the logits, in
+ * the views' fixed order: softmax of it is the normalised geometric mean of their probabilities. */
+Status predictor_average(Predictor *p, Tta tta);
+int64_t tta_views(Tta tta);
+const char *tta_name(Tta tta);
+/* View `index` (0: the pictures as they are) of [count,S,S,3]; pixels from beyond an edge are those
+ * inside it, mirrored, the edge itself not repeated (as shift_fill = mirror does in training). */
+void tta_view(uint8_t *view, const uint8_t *pixels, int64_t count, int64_t size, int64_t index);
 
 /* pixels [count,S,S,3], as preprocess_apply leaves them -> logits [count,classes], on the host. */
 Status predict(Predictor *p, const uint8_t *pixels, int64_t count, float *logits);

@@ -26,31 +26,56 @@ equal 'batch sizes' "$one" "$many"
 run 0 eval -c runs/a/config.ini --checkpoint runs/a -q
 run 0 eval runs/a --precision bf16 -q
 
-# ---- with mirrored pictures: other scores for digits, the same for pictures that are their own mirror image ----
+# ---- averaged over views: named, other scores, the same twice; for pictures that are their own mirror image flip
+# changes nothing, and for pictures of one colour shift changes nothing either ----
 loss_of() { sed -n 's/.*loss \([0-9.]*\),.*/\1/p' out; }
 run 0 eval runs/a -q
 plain=$(loss_of)
-run 0 eval runs/a -q --tta
-says 'with mirrored pictures'
+run 0 eval runs/a -q --tta none
+equal '--tta none' "$(loss_of)" "$plain"
+run 0 eval runs/a -q --tta flip
+says 'tta flip (mean of 2 views)'
+flipped=$(loss_of)
+run 0 eval runs/a -q --tta shift --workers 1
+says 'tta shift (mean of 18 views)'
+shifted=$(loss_of)
+run 0 eval runs/a -q --tta shift --workers 2
+equal 'loss of --tta shift, once more' "$(loss_of)" "$shifted"
 checks=$((checks + 1))
-[ "$(loss_of)" != "$plain" ] || fail '--tta changes nothing'
+[ "$flipped" != "$plain" ] && [ "$shifted" != "$plain" ] && [ "$shifted" != "$flipped" ] ||
+    fail "--tta changes nothing: none $plain, flip $flipped, shift $shifted"
+run 0 eval runs/a -q --tta shift --json
+json_ok out
+says '"tta":"shift","views":18'
+run 0 eval runs/a -q --json
+says '"tta":"none","views":1'
+run 2 eval runs/a -q --tta rotate
+tells 'flip'
 if command -v python3 >/dev/null; then
     for class in 0 1 2 3 4 5 6 7 8 9; do
-        mkdir -p even/val/$class
-        python3 - $class >even/val/$class/a.png <<'PNG'
+        mkdir -p even/val/$class plain/val/$class
+        python3 - $class even/val/$class/a.png plain/val/$class/a.png <<'PNG'
 import struct, sys, zlib
 def chunk(kind, data):
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 c = int(sys.argv[1])
-rows = b"".join(b"\0" + bytes((c * 20 + y * 7 + min(x, 15 - x) * 11) % 256 for x in range(16)) for y in range(16))
-sys.stdout.buffer.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 16, 16, 8, 0, 0, 0, 0))
-                        + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+def write(path, value):
+    rows = b"".join(b"\0" + bytes(value(x, y) % 256 for x in range(16)) for y in range(16))
+    with open(path, "wb") as f:
+        f.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 16, 16, 8, 0, 0, 0, 0))
+                + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+write(sys.argv[2], lambda x, y: c * 20 + y * 7 + min(x, 15 - x) * 11)
+write(sys.argv[3], lambda x, y: c * 25)
 PNG
     done
     run 0 eval runs/a -q --data-dir even
     plain=$(loss_of)
-    run 0 eval runs/a -q --data-dir even --tta
+    run 0 eval runs/a -q --data-dir even --tta flip
     equal 'loss of even pictures' "$(loss_of)" "$plain"
+    run 0 eval runs/a -q --data-dir plain
+    plain=$(loss_of)
+    run 0 eval runs/a -q --data-dir plain --tta shift
+    equal 'loss of pictures of one colour' "$(loss_of)" "$plain"
 fi
 
 # ---- folders: damaged files are left out and named; nothing left is exit 3 ----

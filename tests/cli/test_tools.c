@@ -158,6 +158,35 @@ static void test_score_counts_valid_rows_only(void **state) {
     assert_int_equal(s.scored, 3);
 }
 
+/* ---- test-time averaging ---- */
+
+/* Two pictures of 3x3, channel c of pixel (y, x) of picture i is 100i + 10y + 3x + c: what the
+ * views hold follows from where each pixel came from. */
+static void test_tta_views(void **state) {
+    (void)state;
+    static const int8_t shift[9][2] = {{0, 0},   {-1, 0}, {1, 0},  {0, -1}, {0, 1},
+                                       {-1, -1}, {1, -1}, {-1, 1}, {1, 1}};
+    static const int from[5] = {1, 0, 1, 2, 1}; /* -1 to 3: mirrored, the edge not repeated */
+    uint8_t pixels[2][3][3][3], view[2][3][3][3];
+    assert_int_equal(tta_views(TTA_NONE), 1);
+    assert_int_equal(tta_views(TTA_FLIP), 2);
+    assert_int_equal(tta_views(TTA_SHIFT), 18);
+    for (int i = 0; i < 54; i++)
+        ((uint8_t *)pixels)[i] =
+            (uint8_t)(100 * (i / 27) + 10 * (i / 9 % 3) + 3 * (i / 3 % 3) + i % 3);
+    for (int v = 0; v < 18; v++) {
+        tta_view(&view[0][0][0][0], &pixels[0][0][0][0], 2, 3, v);
+        for (int i = 0; i < 54; i++) {
+            const int y = i / 9 % 3, x = i / 3 % 3;
+            const int row = from[y + shift[v / 2][1] + 1], column = from[x + shift[v / 2][0] + 1];
+            const int source = v % 2 ? 2 - column : column;
+            assert_int_equal(((uint8_t *)view)[i], pixels[i / 27][row][source][i % 3]);
+        }
+    }
+    tta_view(&view[0][0][0][0], &pixels[0][0][0][0], 18, 1, 17); /* single pixels stay */
+    assert_memory_equal(view, pixels, sizeof pixels);
+}
+
 /* ---- metrics files ---- */
 
 static char folder[] = "/tmp/ttv-tools.XXXXXX";
@@ -271,6 +300,7 @@ int main(void) {
         cmocka_unit_test(test_top_k),
         cmocka_unit_test(test_softmax_and_loss),
         cmocka_unit_test(test_score_counts_valid_rows_only),
+        cmocka_unit_test(test_tta_views),
         cmocka_unit_test(test_metrics_trim),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
