@@ -27,9 +27,10 @@ static Status run_forward(void *user) {
     const int64_t side = c->model.preprocess.image_size;
     Tensor input = tensor_4d(c->predictor.pixels.data, DTYPE_U8, c->batch, side, side, 3);
     tape_reset(t, false);
-    const int64_t patch = c->model.config.patch;
-    Var *patches = op_image_normalise(t, input, c->mean, c->std, patch);
-    vittt_forward_patches(c->model.vittt, t, patches, side / patch, side / patch, false);
+    const int64_t grid = side / c->model.config.patch;
+    Var *patches =
+        op_image_normalise(t, input, c->mean, c->std, vittt_input_patch(&c->model.config));
+    vittt_forward_patches(c->model.vittt, t, patches, grid, grid, false);
     return tape_status(t);
 }
 

@@ -32,7 +32,7 @@ static Var *loss_of(void *user, Tape *t, int64_t batch) {
     Tensor pixels = tensor_4d(p->pixels.data, DTYPE_U8, batch, side, side, 3);
     Tensor targets = tensor_2d(p->targets.data, DTYPE_F32, batch, classes);
     Tensor samples = tensor_2d(p->samples.data, DTYPE_I32, batch, MIX_NUMBERS);
-    const int64_t patch = p->model.config.patch, grid = side / patch;
+    const int64_t patch = vittt_input_patch(&p->model.config), grid = side / p->model.config.patch;
     Var *patches = op_image_prepare(t, pixels, samples, p->mix, p->mean, p->std, patch);
     Var *logits = vittt_forward_patches(p->model.vittt, t, patches, grid, grid, true);
     return op_cross_entropy(t, logits, targets);

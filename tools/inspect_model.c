@@ -12,10 +12,10 @@ static int64_t dimension(const SafeFile *f, const char *name, int rank, int i) {
     return e && e->rank == rank ? e->shape[i] : 0;
 }
 
-static int64_t count_blocks(const SafeFile *f) {
+static int64_t count_blocks(const SafeFile *f, const char *before, const char *leaf) {
     char name[64];
     int64_t depth = 0;
-    do snprintf(name, sizeof name, "blocks.%lld.attn.w1", (long long)depth++);
+    do snprintf(name, sizeof name, "%sblocks.%lld.%s", before, (long long)depth++, leaf);
     while (safetensors_find(f, name));
     return depth - 1;
 }
@@ -54,22 +54,29 @@ Recognised recognise(const SafeFile *f) {
         r.kind = MODEL_NVS;
         return r;
     }
-    if (dimension(f, "patch_embed.proj.weight", 4, 0) && !dimension(f, "blocks.0.attn.w1", 4, 1) &&
-        safetensors_find(f, "blocks.0.mlp.fc1.weight")) {
+    if ((dimension(f, "patch_embed.proj.weight", 4, 0) || dimension(f, "stem.proj.weight", 4, 0)) &&
+        !dimension(f, "blocks.0.attn.w1", 4, 1) && safetensors_find(f, "blocks.0.mlp.fc1.weight")) {
         r.kind = MODEL_SEQUENCE;
         return r;
     }
     c->width = dimension(f, "patch_embed.proj.weight", 4, 0);
     c->patch = dimension(f, "patch_embed.proj.weight", 4, 2);
+    c->stem_width = dimension(f, "stem.proj.weight", 4, 0);
+    if (c->stem_width > 0) {
+        c->width = dimension(f, "stem.merge.upper.weight", 2, 0);
+        c->patch = 2 * dimension(f, "stem.proj.weight", 4, 2);
+        c->stem_depth = count_blocks(f, "stem.", "conv.weight");
+        if (c->stem_depth < 1 || c->stem_depth > STEM_MAX_DEPTH) return r;
+    }
     c->heads = dimension(f, "blocks.0.attn.w1", 4, 1);
     c->classes = dimension(f, "head.weight", 2, 0);
-    c->depth = count_blocks(f);
+    c->depth = count_blocks(f, "", "attn.w1");
     if (c->width <= 0 || c->patch <= 0 || c->heads <= 0 || c->classes <= 0 || c->depth <= 0)
         return r;
     c->mlp_ratio = dimension(f, "blocks.0.mlp.fc1.weight", 2, 0) / c->width;
     if (c->mlp_ratio <= 0 || c->width % c->heads != 0) return r;
     r.kind = MODEL_VITTT;
-    name_preset(c);
+    if (c->stem_depth == 0) name_preset(c);
     return r;
 }
 

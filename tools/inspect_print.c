@@ -57,6 +57,9 @@ static void print_model(const Recognised *r) {
         out_printf(": width %lld, depth %lld, heads %lld, patch %lld, MLP ratio %lld, %lld classes",
                    (long long)c->width, (long long)c->depth, (long long)c->heads,
                    (long long)c->patch, (long long)c->mlp_ratio, (long long)c->classes);
+    if (r->kind == MODEL_VITTT && c->stem_depth > 0)
+        out_printf(", stem of %lld blocks of %lld channels", (long long)c->stem_depth,
+                   (long long)c->stem_width);
     out_text("\n");
 }
 
@@ -195,6 +198,8 @@ static void json_model(JsonWriter *w, const Recognised *r) {
         json_pair_int(w, "depth", c->depth);
         json_pair_int(w, "heads", c->heads);
         json_pair_int(w, "patch", c->patch);
+        json_pair_int(w, "stem_depth", c->stem_depth);
+        if (c->stem_depth > 0) json_pair_int(w, "stem_width", c->stem_width);
         json_pair_int(w, "mlp_ratio", c->mlp_ratio);
         json_pair_int(w, "classes", c->classes);
     }

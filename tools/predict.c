@@ -82,7 +82,7 @@ static Status forward(Predictor *p, const uint8_t *pixels, int64_t count, float 
     Tensor input = tensor_4d(p->pixels.data, DTYPE_U8, count, size, size, 3);
     TRY(device_push(m->device, input, pixels));
     tape_reset(p->tape, false);
-    const int64_t patch = m->config.patch, side = size / patch;
+    const int64_t patch = vittt_input_patch(&m->config), side = size / m->config.patch;
     Var *patches = op_image_normalise(p->tape, input, mean, std, patch);
     Var *out = vittt_forward_patches(m->vittt, p->tape, patches, side, side, false);
     TRY(tape_status(p->tape));

@@ -2,6 +2,7 @@
 #include "tools/trainer.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "tools/cli.h"
 
@@ -47,9 +48,13 @@ Status trainer_check_disk(const Trainer *t) {
 
 static void print_model(const Trainer *t) {
     const VitttConfig *c = &t->model.config;
-    note("model %s: image %lld, patch %lld, width %lld, depth %lld, heads %lld, mixer %s; %lld "
+    char stem[64] = "";
+    if (c->stem_depth > 0)
+        snprintf(stem, sizeof stem, "stem %lld x %lld, ", (long long)c->stem_depth,
+                 (long long)c->stem_width);
+    note("model %s: image %lld, patch %lld, %swidth %lld, depth %lld, heads %lld, mixer %s; %lld "
          "parameters, %.3f GMAC an image",
-         c->preset, (long long)c->image_size, (long long)c->patch, (long long)c->width,
+         c->preset, (long long)c->image_size, (long long)c->patch, stem, (long long)c->width,
          (long long)c->depth, (long long)c->heads, c->mixer, (long long)t->model.params.total,
          (double)vittt_macs(c) / 1e9);
 }

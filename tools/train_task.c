@@ -167,8 +167,8 @@ static Var *loss(void *user, Tape *tape, int64_t batch) {
         mean[i] = (float)t->model->preprocess.mean[i];
         std[i] = (float)t->model->preprocess.std[i];
     }
-    const int64_t patch = t->model->config.patch;
-    const int64_t side = t->model->preprocess.image_size / patch;
+    const int64_t patch = vittt_input_patch(&t->model->config);
+    const int64_t side = t->model->preprocess.image_size / t->model->config.patch;
     Var *patches =
         op_image_prepare(tape, pixels_of(t, batch), samples_of(t, batch), t->mix, mean, std, patch);
     Var *logits = vittt_forward_patches(t->model->vittt, tape, patches, side, side, true);

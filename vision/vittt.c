@@ -6,48 +6,11 @@
 
 #include "core/memory.h"
 #include "core/rng.h"
+#include "vision/model_params.h"
 
 #define NORM_EPS 1e-6f
 
 /* ---- parameters --------------------------------------------------------------------------- */
-
-static Var *add_param(Params *p, const char *prefix, const char *name, Init init, int flags,
-                      int rank, const int64_t *shape) {
-    char full[128];
-    snprintf(full, sizeof full, "%s%s", prefix, name);
-    if (params_decays(full, rank)) flags |= PARAM_DECAY;
-    return params_add(p, full, rank, shape, init, flags);
-}
-
-/* <name>.weight of the given shape and <name>.bias over its first dimension. PyTorch starts
- * convolutions, bias included, uniform within 1/sqrt(fan in); Linear layers are N(0, 0.02^2) with
- * bias 0 (vittt.md 6). */
-static void add_conv(Params *p, const char *prefix, const char *name, int flags,
-                     const int64_t shape[4], Var **w, Var **b) {
-    const float bound = 1.0f / sqrtf((float)(shape[1] * shape[2] * shape[3]));
-    char leaf[64];
-    snprintf(leaf, sizeof leaf, "%s.weight", name);
-    *w = add_param(p, prefix, leaf, (Init){INIT_UNIFORM, bound}, flags, 4, shape);
-    snprintf(leaf, sizeof leaf, "%s.bias", name);
-    *b = add_param(p, prefix, leaf, (Init){INIT_UNIFORM, bound}, 0, 1, shape);
-}
-
-static void add_linear(Params *p, const char *prefix, const char *name, int flags, int64_t out,
-                       int64_t in, Var **w, Var **b) {
-    char leaf[64];
-    snprintf(leaf, sizeof leaf, "%s.weight", name);
-    *w = add_param(p, prefix, leaf, (Init){INIT_NORMAL, 0.02f}, flags, 2, (int64_t[]){out, in});
-    snprintf(leaf, sizeof leaf, "%s.bias", name);
-    *b = add_param(p, prefix, leaf, (Init){INIT_ZERO, 0}, 0, 1, (int64_t[]){out});
-}
-
-static void add_norm(Params *p, const char *prefix, const char *name, int64_t c, Var **w, Var **b) {
-    char leaf[64];
-    snprintf(leaf, sizeof leaf, "%s.weight", name);
-    *w = add_param(p, prefix, leaf, (Init){INIT_ONE, 0}, 0, 1, (int64_t[]){c});
-    snprintf(leaf, sizeof leaf, "%s.bias", name);
-    *b = add_param(p, prefix, leaf, (Init){INIT_ZERO, 0}, 0, 1, (int64_t[]){c});
-}
 
 static Status add_mixer(VitttBlock *b, Params *p, const VitttConfig *c, const char *prefix) {
     SequenceSpec sequence;
@@ -66,12 +29,12 @@ static Status add_block(VitttBlock *b, Params *p, const VitttConfig *c, int64_t 
     char prefix[64], attn[80];
     snprintf(prefix, sizeof prefix, "blocks.%lld.", (long long)index);
     snprintf(attn, sizeof attn, "%sattn.", prefix);
-    add_conv(p, prefix, "cpe", 0, (int64_t[]){w, 1, 3, 3}, &b->cpe_w, &b->cpe_b);
-    add_norm(p, prefix, "norm1", w, &b->norm1_w, &b->norm1_b);
+    model_conv(p, prefix, "cpe", 0, (int64_t[]){w, 1, 3, 3}, &b->cpe_w, &b->cpe_b);
+    model_norm(p, prefix, "norm1", w, &b->norm1_w, &b->norm1_b);
     TRY(add_mixer(b, p, c, attn));
-    add_norm(p, prefix, "norm2", w, &b->norm2_w, &b->norm2_b);
-    add_linear(p, prefix, "mlp.fc1", PARAM_MATMUL, c->mlp_ratio * w, w, &b->fc1_w, &b->fc1_b);
-    add_linear(p, prefix, "mlp.fc2", PARAM_MATMUL, w, c->mlp_ratio * w, &b->fc2_w, &b->fc2_b);
+    model_norm(p, prefix, "norm2", w, &b->norm2_w, &b->norm2_b);
+    model_linear(p, prefix, "mlp.fc1", PARAM_MATMUL, c->mlp_ratio * w, w, &b->fc1_w, &b->fc1_b);
+    model_linear(p, prefix, "mlp.fc2", PARAM_MATMUL, w, c->mlp_ratio * w, &b->fc2_w, &b->fc2_b);
     /* PyTorch forms the rates in float32 (vittt.md 4.1). */
     b->drop_path =
         c->depth > 1 ? (float)(c->drop_path * (double)index / (double)(c->depth - 1)) : 0;
@@ -80,14 +43,17 @@ static Status add_block(VitttBlock *b, Params *p, const VitttConfig *c, int64_t 
 
 static Status register_all(Vittt *m, Params *p) {
     const VitttConfig *c = &m->config;
-    add_conv(p, "", "patch_embed.proj", PARAM_MATMUL, (int64_t[]){c->width, 3, c->patch, c->patch},
-             &m->patch_w, &m->patch_b);
+    if (c->stem_depth > 0)
+        TRY(stem_register(&m->stem, p, c->stem_depth, c->stem_width, c->width, c->patch));
+    else
+        model_conv(p, "", "patch_embed.proj", PARAM_MATMUL,
+                   (int64_t[]){c->width, 3, c->patch, c->patch}, &m->patch_w, &m->patch_b);
     for (int64_t i = 0; i < c->depth; i++) {
         TRY(add_block(&m->blocks[i], p, c, i));
     }
-    add_norm(p, "", "norm", c->width, &m->norm_w, &m->norm_b);
+    model_norm(p, "", "norm", c->width, &m->norm_w, &m->norm_b);
     /* The head reads F32 means, so its weight needs no BF16 shadow. */
-    add_linear(p, "", "head", 0, c->classes, c->width, &m->head_w, &m->head_b);
+    model_linear(p, "", "head", 0, c->classes, c->width, &m->head_w, &m->head_b);
     return p->status;
 }
 
@@ -165,8 +131,13 @@ static Tensor drop_row(const Vittt *m, int64_t branch, int64_t batch, bool train
 
 /* ---- forward ------------------------------------------------------------------------------ */
 
-static Var *patch_embed(const Vittt *m, Tape *t, Var *patches) {
+int64_t vittt_input_patch(const VitttConfig *c) {
+    return c->stem_depth > 0 ? c->patch / 2 : c->patch;
+}
+
+static Var *patch_embed(const Vittt *m, Tape *t, Var *patches, int64_t height, int64_t width) {
     const VitttConfig *c = &m->config;
+    if (c->stem_depth > 0) return stem_forward(&m->stem, t, patches, height, width);
     Var *w = op_view(t, m->patch_w, 2, (int64_t[]){c->width, 3 * c->patch * c->patch});
     Var *x = op_linear(t, patches, w, m->patch_b);
     tape_drop(t, patches);
@@ -214,13 +185,14 @@ static Status check_image(const Vittt *m, Tensor image) {
 
 static Status check_patches(const Vittt *m, const Tape *t, Tensor patches, int64_t height,
                             int64_t width, bool training) {
-    const int64_t p = m->config.patch;
+    const int64_t p = vittt_input_patch(&m->config), finer = m->config.patch / p;
     char text[64];
     if (patches.rank != 3 || height < 1 || width < 1 || patches.shape[0] < 1 ||
-        patches.shape[1] != height * width || patches.shape[2] != 3 * p * p)
+        patches.shape[1] != finer * height * finer * width || patches.shape[2] != 3 * p * p)
         return status_set(STATUS_DATA, "ViTTT: patches are %s, expected [B, %lld*%lld, %lld]",
-                          tensor_shape_text(patches, text, sizeof text), (long long)height,
-                          (long long)width, (long long)(3 * p * p));
+                          tensor_shape_text(patches, text, sizeof text),
+                          (long long)(finer * height), (long long)(finer * width),
+                          (long long)(3 * p * p));
     if (training && m->config.drop_path > 0 && patches.shape[0] > m->max_batch &&
         tape_device(t)->kind != DEVICE_DRY)
         return status_set(STATUS_INTERNAL,
@@ -234,7 +206,7 @@ Var *vittt_forward_patches(Vittt *m, Tape *t, Var *patches, int64_t height, int6
     Status s = tape_status(t);
     if (s == STATUS_OK) s = check_patches(m, t, patches->value, height, width, training);
     if (s != STATUS_OK) return tape_fail(t, s);
-    Var *x = patch_embed(m, t, patches);
+    Var *x = patch_embed(m, t, patches, height, width);
     for (int64_t i = 0; i < m->config.depth; i++) {
         m->passes[i] = (VitttPass){m, i, height, width, training};
         x = m->config.recompute ? tape_recompute(t, x, block_pass, &m->passes[i])
@@ -254,6 +226,6 @@ Var *vittt_forward(Vittt *m, Tape *t, Var *image, bool training) {
     if (s == STATUS_OK) s = check_image(m, image->value);
     if (s != STATUS_OK) return tape_fail(t, s);
     const int64_t p = m->config.patch;
-    return vittt_forward_patches(m, t, op_patchify(t, image, p), image->value.shape[1] / p,
-                                 image->value.shape[2] / p, training);
+    return vittt_forward_patches(m, t, op_patchify(t, image, vittt_input_patch(&m->config)),
+                                 image->value.shape[1] / p, image->value.shape[2] / p, training);
 }

@@ -11,6 +11,7 @@
 #include "nn/params.h"
 #include "ttt/sequence_mixer.h"
 #include "ttt/vittt_mixer.h"
+#include "vision/stem.h"
 
 /* Section [model] of a configuration. */
 typedef struct VitttConfig {
@@ -23,6 +24,8 @@ typedef struct VitttConfig {
     int64_t chunk;              /* of a graph mixer, tokens; 0: the mixer's own */
     int visibility, scan, loss; /* of a graph mixer: 0 its own, else 1 + GraphVisibility, ... */
     bool recompute;             /* training keeps the input of each block only */
+    int64_t stem_depth;         /* blocks of a stem of convolutions (vision/stem.h); 0: patches */
+    int64_t stem_width;         /* its channels */
 } VitttConfig;
 extern const Option vittt_options[];
 
@@ -54,6 +57,7 @@ typedef struct VitttPass {
 typedef struct Vittt {
     VitttConfig config;
     Var *patch_w, *patch_b, *norm_w, *norm_b, *head_w, *head_b;
+    Stem stem; /* in place of patch_w, patch_b when config.stem_depth > 0 */
     VitttBlock *blocks;
     VitttPass *passes; /* of the last forward, one for each block */
     /* Stochastic depth, none until drawn: F32 [2*depth, max_batch] on the device, one row per
@@ -79,8 +83,11 @@ Status vittt_stage_drop_path(Vittt *m, Device *d, uint64_t seed, int64_t step, i
  * the patch. training: stochastic depth as drawn. */
 Var *vittt_forward(Vittt *m, Tape *t, Var *image, bool training);
 
-/* The same from the image's patches [B, height*width, 3*patch*patch] (op_patchify; the image ops
- * make them at once); height, width: of the map of patches. */
+/* Side of the patches that a forward pass starts from: the patch, or half of it with a stem. */
+int64_t vittt_input_patch(const VitttConfig *c);
+/* The same from the image's patches of q = vittt_input_patch pixels, [B, tokens, 3*q*q]
+ * (op_patchify; the image ops make them at once), four times as many with a stem; height, width: of
+ * the map of tokens. */
 Var *vittt_forward_patches(Vittt *m, Tape *t, Var *patches, int64_t height, int64_t width,
                            bool training);
 

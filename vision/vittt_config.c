@@ -47,6 +47,11 @@ const Option vittt_options[] = {
      "training computes each block twice instead of keeping its activations: much less memory, "
      "about "
      "a third more time, the same numbers"},
+    {"stem_depth", OPTION_INT, FIELD(stem_depth), "0", 0, STEM_MAX_DEPTH, NULL, "stem-depth",
+     "blocks of a convolutional stem at twice the tokens' resolution, in place of the patch "
+     "embedding; 0: none"},
+    {"stem_width", OPTION_INT, FIELD(stem_width), "64", 1, 65536, NULL, "stem-width",
+     "channels of the stem"},
     {NULL, OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL, NULL},
 };
 
@@ -117,6 +122,14 @@ Status vittt_config_check(const VitttConfig *c) {
             (long long)(c->image_size / c->patch > 0 ? c->image_size / c->patch * c->patch
                                                      : c->patch));
     }
+    if (c->stem_depth < 0 || c->stem_depth > STEM_MAX_DEPTH ||
+        (c->stem_depth > 0 && (c->stem_width < 1 || c->patch % 2 != 0)))
+        return status_set(
+            STATUS_USAGE,
+            "[model] stem_depth %lld, stem_width %lld, patch %lld: a stem has 1 to %d "
+            "blocks, at least 1 channel, and an even patch",
+            (long long)c->stem_depth, (long long)c->stem_width, (long long)c->patch,
+            STEM_MAX_DEPTH);
     if (c->width % c->heads != 0)
         return status_set(STATUS_USAGE, "[model] width %lld is not a multiple of heads %lld",
                           (long long)c->width, (long long)c->heads);
@@ -201,5 +214,8 @@ int64_t vittt_macs(const VitttConfig *c) {
     const int64_t w = c->width, d = w / c->heads;
     const int64_t mixer = 3 * n * w * (w + d) + 6 * n * w * d + 9 * n * d + n * w * (w + d);
     const int64_t mlp = 2 * c->mlp_ratio * n * w * w, position = 9 * n * w;
-    return 3 * c->patch * c->patch * n * w + c->depth * (position + mixer + mlp) + w * c->classes;
+    const int64_t embedding = c->stem_depth > 0
+                                  ? stem_macs(c->stem_depth, c->stem_width, w, c->patch, n)
+                                  : 3 * c->patch * c->patch * n * w;
+    return embedding + c->depth * (position + mixer + mlp) + w * c->classes;
 }

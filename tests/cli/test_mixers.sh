@@ -36,6 +36,16 @@ trains own --mixer 'graph:w = linear(input d), n = norm(w eps=1e-2), r = add(inp
 trains inner --mixer graph:linear --mixer-loss inner --mixer-steps 2
 trains steps --mixer base --mixer-steps 2
 
+# a stem of convolutions in place of the patch embedding: its checkpoint is recognised without what it says of itself
+trains stem --stem-depth 2 --stem-width 16
+run 0 inspect --verify stem
+says 'stem of 2 blocks of 16 channels'
+says 'every tensor of the model is there'
+run 0 eval --checkpoint stem --data-dir "$SOURCE/data/digits.tar" --tta flip
+run 2 train "${small[@]}" --stem-depth 17 -o x
+run 2 train "${small[@]}" --patch-size 1 --stem-depth 1 -o x
+tells 'an even patch'
+
 run 2 train "${small[@]}" --mixer nonsense -o x
 tells "unknown mixer 'nonsense'"
 run 2 train "${small[@]}" --mixer 'graph:w = linear(input d), idle = silu(w), y = linear(w d)' -o x

@@ -52,11 +52,19 @@ typedef struct Case {
         .depth = 12, .heads = (h), .mlp_ratio = 4, .classes = 1000, .drop_path = 0.1               \
     }
 
+#define WITH_STEM(size, p, w, n, h, ratio, labels)                                                 \
+    {                                                                                              \
+        .preset = "custom", .mixer = "base", .image_size = (size), .patch = (p), .width = (w),     \
+        .depth = (n), .heads = (h), .mlp_ratio = (ratio), .classes = (labels), .drop_path = 0.2,   \
+        .stem_depth = 2, .stem_width = 64                                                          \
+    }
+
 static const Case cases[] = {
-    {"odd", CUSTOM(28, 4, 40, 2, 5, 3, 7), 3, true},     /* 7x7 tokens, heads of 8 */
-    {"even", CUSTOM(32, 4, 64, 3, 4, 4, 10), 4, true},   /* 8x8 tokens, heads of 16 */
-    {"wide", CUSTOM(48, 8, 192, 2, 3, 4, 100), 5, true}, /* 6x6 tokens, heads of 64 */
-    {"tiny", PRESET(192, 6), 2, true},                   /* ViTTT-T, S, B at 224x224 */
+    {"odd", CUSTOM(28, 4, 40, 2, 5, 3, 7), 3, true},       /* 7x7 tokens, heads of 8 */
+    {"even", CUSTOM(32, 4, 64, 3, 4, 4, 10), 4, true},     /* 8x8 tokens, heads of 16 */
+    {"wide", CUSTOM(48, 8, 192, 2, 3, 4, 100), 5, true},   /* 6x6 tokens, heads of 64 */
+    {"stem", WITH_STEM(32, 2, 128, 2, 2, 4, 10), 4, true}, /* 16x16 tokens from 32x32 places */
+    {"tiny", PRESET(192, 6), 2, true},                     /* ViTTT-T, S, B at 224x224 */
     {"small", PRESET(384, 6), 2, false},
     {"base", PRESET(768, 12), 2, false},
 };

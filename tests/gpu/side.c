@@ -125,7 +125,8 @@ static Var *forward(Side *s, Tape *t, int64_t batch) {
     const int64_t size = s->model->config.image_size;
     Tensor pixels = tensor_4d(s->pixels.data, DTYPE_U8, batch, size, size, 3);
     Tensor samples = tensor_2d(s->samples.data, DTYPE_I32, batch, MIX_NUMBERS);
-    const int64_t patch = s->model->config.patch, grid = size / patch;
+    const int64_t patch = vittt_input_patch(&s->model->config),
+                  grid = size / s->model->config.patch;
     Var *patches = op_image_prepare(t, pixels, samples, s->mix, mean, std, patch);
     return vittt_forward_patches(s->model, t, patches, grid, grid, true);
 }

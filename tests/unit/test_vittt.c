@@ -164,6 +164,50 @@ static void published_names(void **state) {
     device_close(d);
 }
 
+/* A stem takes the place of the patch embedding alone: its names, and its count by the formula. */
+static void stem_names(void **state) {
+    (void)state;
+    Device *d;
+    check_ok(device_open("cpu", &d));
+    Params p;
+    Vittt *m;
+    VitttConfig c = tiny(1, 0);
+    c.stem_depth = 2;
+    c.stem_width = 10;
+    params_init(&p, d);
+    check_ok(vittt_new(&c, &p, &m));
+    entry = 0;
+    EXPECT("", "stem.proj.weight", 10, 3, 2, 2);
+    EXPECT("", "stem.proj.bias", 10);
+    for (int i = 0; i < 2; i++) {
+        char b[32];
+        snprintf(b, sizeof b, "stem.blocks.%d.", i);
+        EXPECT(b, "conv.weight", 10, 1, 3, 3);
+        EXPECT(b, "conv.bias", 10);
+        EXPECT(b, "norm.weight", 10);
+        EXPECT(b, "norm.bias", 10);
+        EXPECT(b, "mlp.fc1.weight", 40, 10);
+        EXPECT(b, "mlp.fc1.bias", 40);
+        EXPECT(b, "mlp.fc2.weight", 10, 40);
+        EXPECT(b, "mlp.fc2.bias", 10);
+    }
+    EXPECT("", "stem.norm.weight", 10);
+    EXPECT("", "stem.norm.bias", 10);
+    EXPECT("stem.merge.", "upper.weight", 24, 20);
+    EXPECT("stem.merge.", "upper.bias", 24);
+    EXPECT("stem.merge.", "lower.weight", 24, 20);
+    EXPECT("blocks.0.", "cpe.weight", 24, 1, 3, 3);
+    VitttConfig plain = tiny(1, 0);
+    const int64_t n = 16, embedding = 3 * 4 * 4 * n * 24;
+    const int64_t stem = 4 * n * (3 * 2 * 2 * 10 + 2 * (9 * 10 + 2 * 10 * 40)) + n * 40 * 24;
+    assert_int_equal(vittt_macs(&c) - vittt_macs(&plain), stem - embedding);
+    assert_int_equal(vittt_input_patch(&c), 2);
+    assert_int_equal(vittt_input_patch(&plain), 4);
+    vittt_free(m);
+    params_free(&p);
+    device_close(d);
+}
+
 /* ---- start values (vittt.md 6) ----------------------------------------------------------------
  */
 
@@ -239,11 +283,13 @@ static void start_values(void **state) {
 /* ---- forward ----------------------------------------------------------------------------------
  */
 
-static void any_map_and_both_modes(void **state) {
-    (void)state;
+static void expect_maps(int64_t stem) {
     const int64_t shapes[][2] = {{16, 16}, {24, 12}, {4, 4}, {8, 28}};
+    VitttConfig c = tiny(3, 0);
+    c.stem_depth = stem;
+    c.stem_width = 6;
     Model m;
-    model_open(&m, tiny(3, 0), DTYPE_F32, true);
+    model_open(&m, c, DTYPE_F32, true);
     for (int i = 0; i < 4; i++) {
         const int64_t h = shapes[i][0], w = shapes[i][1], each = h * w * 3;
         float *image = malloc((size_t)(2 * each) * sizeof *image);
@@ -260,6 +306,69 @@ static void any_map_and_both_modes(void **state) {
         free(image);
     }
     model_close(&m);
+}
+
+/* The 2 x 2 merging of a stem against its definition: weights that pick one channel of one of the
+ * four places tell which place a token reads. */
+static void stem_merges_the_right_places(void **state) {
+    (void)state;
+    enum { H = 2, W = 3, S = 2, OUT = 8, PLACES = 4 * H * W };
+    Device *d;
+    Tape *t;
+    Params p;
+    Stem stem;
+    check_ok(device_open("cpu", &d));
+    check_ok(tape_new(d, &t));
+    params_init(&p, d);
+    check_ok(stem_register(&stem, &p, 1, S, OUT, 2));
+    check_ok(params_build(&p, DTYPE_F32, false));
+    check_ok(params_initialise(&p, 1));
+    float patches[2 * PLACES * 3], zero[4 * S * S] = {0}, unit[OUT * 2 * S];
+    fill_normal(patches, 2 * PLACES * 3, 6, 1);
+    /* the block adds nothing: taps, their bias and fc2 are 0; fc2's bias starts at 0 */
+    check_ok(device_push(d, params_find(&p, "stem.blocks.0.conv.bias")->master, zero));
+    check_ok(device_push(d, params_find(&p, "stem.blocks.0.mlp.fc2.weight")->master, zero));
+    float taps[9 * S] = {0};
+    check_ok(device_push(d, params_find(&p, "stem.blocks.0.conv.weight")->master, taps));
+    check_ok(device_push(d, params_find(&p, "stem.merge.upper.bias")->master, taps));
+    for (int half = 0; half < 2; half++) { /* outputs 0-3: the upper pair; 4-7: the lower one */
+        for (int o = 0; o < OUT; o++)
+            for (int i = 0; i < 2 * S; i++) unit[o * 2 * S + i] = o == 4 * half + i;
+        const char *const names[] = {"stem.merge.upper.weight", "stem.merge.lower.weight"};
+        check_ok(device_push(d, params_find(&p, names[half])->master, unit));
+        check_ok(device_sync(d));
+    }
+    tape_reset(t, true);
+    Var *x =
+        tape_input(t, push_floats(t, patches, DTYPE_F32, 3, (int64_t[]){2, PLACES, 3}), "patches");
+    Var *y = stem_forward(&stem, t, x, H, W);
+    check_ok(tape_status(t));
+    double *got = pull_doubles(d, y->value);
+    double *w = pull_doubles(d, stem.proj_w->value), *b = pull_doubles(d, stem.proj_b->value);
+    for (int i = 0; i < 2 * H * W * OUT; i++) {
+        const int token = i / OUT, o = i % OUT, dy = o / 4, dx = o / 2 % 2, c = o % 2;
+        const int row = token / W % H, column = token % W, sample = token / (H * W);
+        const float *pixel =
+            patches + 3 * (sample * PLACES + (2 * row + dy) * 2 * W + 2 * column + dx);
+        double z[S];
+        for (int k = 0; k < S; k++)
+            z[k] = b[k] + w[3 * k] * pixel[0] + w[3 * k + 1] * pixel[1] + w[3 * k + 2] * pixel[2];
+        const double half = (z[0] - z[1]) / 2; /* the norm of two channels */
+        const double want = (c ? -half : half) / sqrt(half * half + 1e-6);
+        assert_true(fabs(got[i] - want) < 1e-4);
+    }
+    free(got);
+    free(w);
+    free(b);
+    params_free(&p);
+    tape_free(t);
+    device_close(d);
+}
+
+static void any_map_and_both_modes(void **state) {
+    (void)state;
+    expect_maps(0);
+    expect_maps(2);
 }
 
 /* Without recording the arena holds one block's worth, whatever the depth. */
@@ -415,9 +524,11 @@ static double train_step(Model *m, AdamW *o, const float *image, const float *ta
     return result;
 }
 
-static double overfit(DType act, const char *mixer, int steps) {
+static double overfit(DType act, const char *mixer, int steps, int64_t stem) {
     Model m;
     VitttConfig c = tiny(2, 0);
+    c.stem_depth = stem;
+    c.stem_width = 16;
     snprintf(c.mixer, sizeof c.mixer, "%s", mixer);
     model_open(&m, c, act, true);
     AdamW o;
@@ -439,16 +550,19 @@ static double overfit(DType act, const char *mixer, int steps) {
 
 static void one_batch_is_learnt(void **state) {
     (void)state;
-    const double f32 = overfit(DTYPE_F32, "base", 200);
-    const double bf16 = overfit(DTYPE_BF16, "base", 200);
+    const double f32 = overfit(DTYPE_F32, "base", 200, 0);
+    const double bf16 = overfit(DTYPE_BF16, "base", 200, 0);
     if (!(f32 < 0.02 && bf16 < 0.03)) print_error("loss %g, bf16 %g\n", f32, bf16);
     assert_true(f32 < 0.02 && bf16 < 0.03);
+    const double stem = overfit(DTYPE_BF16, "base", 200, 2);
+    if (!(stem < 0.03)) print_error("with a stem: loss %g\n", stem);
+    assert_true(stem < 0.03);
 }
 
 static void every_variant_learns(void **state) {
     (void)state;
     for (int i = 1; vittt_variant_name(i); i++) {
-        const double loss = overfit(DTYPE_F32, vittt_variant_name(i), 60);
+        const double loss = overfit(DTYPE_F32, vittt_variant_name(i), 60, 0);
         if (!(loss < 0.5)) print_error("%s: loss %g\n", vittt_variant_name(i), loss);
         assert_true(loss < 0.5);
     }
@@ -518,6 +632,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_counts),
         cmocka_unit_test(published_names),
+        cmocka_unit_test(stem_names),
+        cmocka_unit_test(stem_merges_the_right_places),
         cmocka_unit_test(start_values),
         cmocka_unit_test(any_map_and_both_modes),
         cmocka_unit_test(inference_memory_is_flat),

@@ -138,14 +138,17 @@ static void structs_are_checked(void **state) {
                               .classes = 2,
                               .mixer = "base"};
     assert_int_equal(vittt_config_check(&good), STATUS_OK);
-    VitttConfig bad[5];
-    for (int i = 0; i < 5; i++) bad[i] = good;
+    VitttConfig bad[8];
+    for (int i = 0; i < 8; i++) bad[i] = good;
     bad[0].patch = 0;
     bad[1].heads = -1;
     bad[2].classes = 0;
     bad[3].drop_path = 1;
     bad[4].form = 9;
-    for (int i = 0; i < 5; i++) assert_int_equal(vittt_config_check(&bad[i]), STATUS_USAGE);
+    bad[5].stem_depth = 17;
+    bad[6].stem_depth = 1; /* without channels */
+    bad[7].stem_depth = 1, bad[7].stem_width = 8, bad[7].patch = 1;
+    for (int i = 0; i < 8; i++) assert_int_equal(vittt_config_check(&bad[i]), STATUS_USAGE);
 }
 
 int main(void) {
