@@ -1,10 +1,20 @@
-/* ops_test [--device cpu|cuda[:n]] [--once | --bench [--cpu-time]] [--list] [SLOT...]: runs the op
- * table.
+/* ops_test [flags] [SLOT...]: runs the op table.
  *
  * Without --bench: every case against the naive version, on another device also against the CPU;
- * fails when a slot is NULL or has no case. --once: every case runs once, only guard bytes and
- * inputs are looked at; for slow tools such as compute-sanitizer. Exit 77 when the device does not
- * exist.
+ * fails when a slot is NULL or has no case.
+ *
+ *   --device D      cpu, cuda, cuda:N
+ *   --once          every case runs once, only guard bytes and inputs are looked at; for slow tools
+ *                   such as compute-sanitizer
+ *   --first-mode    of the Grad modes only the first, where all outputs are written
+ *   --part K/N      the K-th (from 0) of N parts of the table: several processes share the work
+ *   --seconds S     no case begins later than that; what is left counts as not finished. The first
+ *                   case of every slot comes first, then every second one, and so on
+ *   --verbose       one line and its milliseconds for each case and dtype
+ *   --bench         times the large cases; --cpu-time: by the time of this process alone
+ *   --list          the slots' names
+ *
+ * Exit 0, 1 a failure, 2 usage, 77 no such device, 124 no failure but not finished.
  */
 #include <omp.h>
 #include <stdio.h>
@@ -21,7 +31,9 @@ static const OpCase *const tables[] = {
 
 typedef struct Options {
     const char *device;
-    bool bench, list, once;
+    bool bench, list, once, first_mode, verbose;
+    int part, parts;
+    double seconds; /* 0: no limit */
     char **slots;
     int slot_count;
 } Options;
@@ -29,6 +41,16 @@ typedef struct Options {
 typedef struct Totals {
     int64_t cases, runs, failures;
 } Totals;
+
+/* One case in one dtype. */
+typedef struct Unit {
+    const OpCase *item;
+    DType act;
+    bool first; /* dtype of this case */
+    int turn;   /* how many cases of this slot stand before it */
+    int index;
+} Unit;
+#define UNITS 4096
 
 static bool slot_wanted(const Options *o, const char *slot) {
     for (int i = 0; i < o->slot_count; i++) {
@@ -74,14 +96,15 @@ static bool check_parity(const Run *run, Device *cpu) {
 }
 
 /* All Grad modes of one case in one dtype. cpu: the device to compare with, or NULL. */
-static void check_case(const OpCase *item, DType act, Device *device, Device *cpu, bool once,
+static void check_case(const Options *o, const OpCase *item, DType act, Device *device, Device *cpu,
                        Totals *totals) {
     int modes = 1;
     for (int mode = 0; mode < modes; mode++) {
         Run run;
-        bool good = run_case(&run, item, device, act, mode, !once, 1);
-        if (mode == 0 && run.grads) modes = run.grads > 1 ? GRAD_MODES : GRAD_MODES_PLAIN;
-        if (good && once) {
+        bool good = run_case(&run, item, device, act, mode, !o->once, 1);
+        if (mode == 0 && run.grads && !o->first_mode)
+            modes = run.grads > 1 ? GRAD_MODES : GRAD_MODES_PLAIN;
+        if (good && o->once) {
             good = run_is_clean(&run);
         } else if (good) {
             good = run_is_clean(&run);
@@ -110,60 +133,134 @@ static void bench_case(const OpCase *item, DType act, Device *device) {
     run_end(&run);
 }
 
-static void run_tables(const Options *o, Device *device, Device *cpu, Totals *totals) {
+static double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Cases of this slot in front of table t, row c. */
+static int cases_before(size_t t, const OpCase *c) {
+    int count = 0;
+    for (size_t i = 0; i <= t; i++)
+        for (const OpCase *e = tables[i]; e->slot && e != c; e++)
+            count += strcmp(e->slot, c->slot) == 0;
+    return count;
+}
+
+static int by_turn(const void *a, const void *b) {
+    const Unit *x = a, *y = b;
+    return x->turn != y->turn ? x->turn - y->turn : x->index - y->index;
+}
+
+/* What this process has to run, in order. */
+static int list_units(const Options *o, Unit units[UNITS]) {
+    int all = 0, count = 0;
     for (size_t t = 0; t < TABLES; t++) {
         for (const OpCase *c = tables[t]; c->slot; c++) {
             if (!slot_wanted(o, c->slot)) continue;
             if (((c->flags & ONLY_BENCH) != 0) != o->bench) continue;
-            totals->cases++;
             for (int dtype = 0; dtype < 2; dtype++) {
                 const DType act = dtype ? DTYPE_BF16 : DTYPE_F32;
                 if (!(c->flags & (dtype ? IN_BF16 : IN_F32))) continue;
-                if (o->bench) {
-                    bench_case(c, act, device);
-                } else {
-                    check_case(c, act, device, cpu, o->once, totals);
-                }
+                if (all++ % o->parts != o->part) continue;
+                if (count == UNITS) abort();
+                units[count] =
+                    (Unit){c, act, !dtype || !(c->flags & IN_F32), cases_before(t, c), count};
+                count++;
             }
         }
     }
+    if (o->seconds > 0) qsort(units, (size_t)count, sizeof units[0], by_turn);
+    return count;
+}
+
+/* False: the time was up. */
+static bool run_units(const Options *o, Device *device, Device *cpu, Totals *totals) {
+    static Unit units[UNITS];
+    const int count = list_units(o, units);
+    const double begun = seconds_now();
+    for (int i = 0; i < count; i++) {
+        const double start = seconds_now();
+        const OpCase *item = units[i].item;
+        if (o->seconds > 0 && start - begun > o->seconds) {
+            printf("not finished: %d of %d cases and dtypes\n", i, count);
+            return false;
+        }
+        if (o->bench)
+            bench_case(item, units[i].act, device);
+        else
+            check_case(o, item, units[i].act, device, cpu, totals);
+        totals->cases += units[i].first;
+        if (o->verbose) {
+            const Run label_only = {.item = item, .act = units[i].act};
+            char label[256];
+            run_label(&label_only, label, sizeof label);
+            printf("ran %s: %.0f ms\n", label, 1e3 * (seconds_now() - start));
+            fflush(stdout);
+        }
+    }
+    return true;
+}
+
+static bool parse_part(const char *text, Options *o) {
+    char end;
+    return sscanf(text, "%d/%d%c", &o->part, &o->parts, &end) == 2 && o->parts > 0 &&
+           o->part >= 0 && o->part < o->parts;
+}
+
+static bool parse_switch(const char *flag, Options *o) {
+    const struct {
+        const char *name;
+        bool *at;
+    } switches[] = {{"--bench", &o->bench},
+                    {"--once", &o->once},
+                    {"--first-mode", &o->first_mode},
+                    {"--verbose", &o->verbose},
+                    {"--list", &o->list}};
+    for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
+        if (strcmp(flag, switches[i].name) != 0) continue;
+        *switches[i].at = true;
+        return true;
+    }
+    if (strcmp(flag, "--cpu-time") != 0) return false;
+    bench_clock = CLOCK_PROCESS_CPUTIME_ID;
+    return true;
 }
 
 static bool parse(int argc, char **argv, Options *o) {
-    *o = (Options){.device = "cpu"};
+    *o = (Options){.device = "cpu", .parts = 1};
     int i = 1;
     for (; i < argc && argv[i][0] == '-'; i++) {
-        if (strcmp(argv[i], "--bench") == 0) {
-            o->bench = true;
-        } else if (strcmp(argv[i], "--once") == 0) {
-            o->once = true;
-        } else if (strcmp(argv[i], "--cpu-time") == 0) {
-            bench_clock = CLOCK_PROCESS_CPUTIME_ID;
-        } else if (strcmp(argv[i], "--list") == 0) {
-            o->list = true;
-        } else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc) {
-            o->device = argv[++i];
-        } else {
+        if (parse_switch(argv[i], o)) continue;
+        if (i + 1 == argc) return false;
+        const char *flag = argv[i++];
+        if (strcmp(flag, "--device") == 0)
+            o->device = argv[i];
+        else if (strcmp(flag, "--seconds") == 0)
+            o->seconds = atof(argv[i]);
+        else if (strcmp(flag, "--part") != 0 || !parse_part(argv[i], o))
             return false;
-        }
     }
     o->slots = argv + i;
     o->slot_count = argc - i;
-    return true;
+    return o->seconds >= 0;
 }
 
 int main(int argc, char **argv) {
     Options o;
     if (!parse(argc, argv, &o)) {
-        fputs("usage: ops_test [--device cpu|cuda[:n]] [--once | --bench [--cpu-time]] [--list] "
-              "[SLOT...]\n",
-              stderr);
+        fputs(
+            "usage: ops_test [--device cpu|cuda[:n]] [--once] [--first-mode] [--part K/N]\n"
+            "                [--seconds S] [--verbose] [--bench [--cpu-time]] [--list] [SLOT...]\n",
+            stderr);
         return 2;
     }
     if (o.list) {
         for (int i = 0; i < kernels_slot_count(); i++) puts(kernels_slot_name(i));
         return 0;
     }
+    setvbuf(stdout, NULL, _IOLBF, 0); /* what is known must not be lost with a killed process */
     Device *device, *cpu = NULL;
     if (device_open(o.device, &device) != STATUS_OK) {
         printf("skipped: %s\n", status_message());
@@ -175,10 +272,11 @@ int main(int argc, char **argv) {
     }
     Totals totals = {0};
     const bool covered = o.bench || check_coverage(device->k);
-    run_tables(&o, device, cpu, &totals);
+    const bool finished = run_units(&o, device, cpu, &totals);
     printf("%lld cases, %lld runs, %lld failed on %s\n", (long long)totals.cases,
            (long long)totals.runs, (long long)totals.failures, device->name);
     device_close(cpu);
     device_close(device);
-    return covered && totals.failures == 0 ? 0 : 1;
+    if (!covered || totals.failures) return 1;
+    return finished ? 0 : 124;
 }
