@@ -57,8 +57,23 @@ static Status run_file(Golden *g, const char *path) {
     return s;
 }
 
-/* Exit code for one file. */
-static int check_file(const char *path, Device *device, GoldenPrecision precision) {
+static void print_counts(const char *what, const Golden *g) {
+    printf("%s: %lld checks, %lld failed, %lld tensors skipped; largest error %.2e%s%s%s\n", what,
+           (long long)g->checked, (long long)g->failed, (long long)g->skipped, g->worst,
+           g->worst_name[0] ? " (" : "", g->worst_name, g->worst_name[0] ? ")" : "");
+}
+
+static void add_counts(Golden *all, const Golden *g) {
+    all->checked += g->checked;
+    all->failed += g->failed;
+    all->skipped += g->skipped;
+    if (!(g->worst > all->worst)) return;
+    all->worst = g->worst;
+    memcpy(all->worst_name, g->worst_name, sizeof all->worst_name);
+}
+
+/* Exit code for one file; what it counted is added to `all`. */
+static int check_file(const char *path, Device *device, GoldenPrecision precision, Golden *all) {
     SafeFile *file;
     if (safetensors_open(path, &file) != STATUS_OK) {
         fprintf(stderr, "golden_check: %s\n", status_message());
@@ -79,9 +94,8 @@ static int check_file(const char *path, Device *device, GoldenPrecision precisio
         fprintf(stderr, "golden_check: %s: nothing in it could be checked\n", path);
         return EXIT_UNREADABLE;
     }
-    printf("%s: %lld checks, %lld failed, %lld tensors skipped; largest error %.2e%s%s%s\n", path,
-           (long long)g.checked, (long long)g.failed, (long long)g.skipped, g.worst,
-           g.worst_name[0] ? " (" : "", g.worst_name, g.worst_name[0] ? ")" : "");
+    print_counts(path, &g);
+    add_counts(all, &g);
     return g.failed ? EXIT_ABOVE : 0;
 }
 
@@ -121,11 +135,13 @@ int main(int argc, char **argv) {
         return opened == STATUS_DEVICE ? EXIT_NO_DEVICE : EXIT_USAGE;
     }
     device->allow_tf32 = precision == GOLDEN_TF32;
+    Golden all = {0};
     int worst = 0;
     for (int i = optind; i < argc; i++) {
-        int code = check_file(argv[i], device, (GoldenPrecision)precision);
+        int code = check_file(argv[i], device, (GoldenPrecision)precision, &all);
         if (code > worst) worst = code;
     }
+    if (argc - optind > 1) print_counts("all files", &all);
     device_close(device);
     return fflush(stdout) != 0 ? EXIT_UNREADABLE : worst;
 }
