@@ -155,13 +155,14 @@ static void judge_training(const Check *c, const char *precision, const char *wh
 /* ---- sides ------------------------------------------------------------------------------ */
 
 static Side *open_card(const Check *c, Precision p) {
-    const SideOptions o = {c->device, p == BF16 ? DTYPE_BF16 : DTYPE_F32, p == TF32, c->form,
-                           c->spoil};
+    const SideOptions o = {
+        c->device, p == BF16 ? DTYPE_BF16 : DTYPE_F32, p == TF32, c->form, c->spoil, &c->start};
     return side_open(&c->item->config, c->item->batch, c->steps, &o);
 }
 
 static Side *open_reference(const Check *c) {
-    const SideOptions o = {c->reference, DTYPE_F32, false, VITTT_FUSED, 1};
+    const SideOptions o = {c->reference, DTYPE_F32, false,
+                           VITTT_FUSED,  1,         c->start.v ? &c->start : NULL};
     return side_open(&c->item->config, c->item->batch, c->steps, &o);
 }
 

@@ -157,15 +157,32 @@ static void draw_weights(const Param *p, float *w, uint64_t index) {
             w[i] += (float)(0.1 * rng_normal(&r));
 }
 
-static Status stir_weights(Side *s, double spoil) {
+static Values drawn_weights(Side *s) {
     Values all = side_pull(s, s->params.master);
-    for (int64_t i = 0; i < s->params.count; i++) {
-        const Param *p = s->params.items[i];
-        float *w = all.v + p->offset;
-        draw_weights(p, w, (uint64_t)i);
-        if (strcmp(p->name, "blocks.1.mlp.fc2.weight") == 0)
-            for (int64_t j = 0; j < tensor_count(p->master); j++) w[j] *= (float)spoil;
+    for (int64_t i = 0; i < s->params.count; i++)
+        draw_weights(s->params.items[i], all.v + s->params.items[i]->offset, (uint64_t)i);
+    return all;
+}
+
+static void spoil_weight(const Params *params, float *all, double factor) {
+    for (int64_t i = 0; i < params->count; i++) {
+        const Param *p = params->items[i];
+        if (strcmp(p->name, "blocks.1.mlp.fc2.weight") != 0) continue;
+        for (int64_t j = 0; j < tensor_count(p->master); j++) all[p->offset + j] *= (float)factor;
     }
+}
+
+/* Drawing 90 million weights takes seconds: once per model, the other sides are given them. */
+static Status set_weights(Side *s, const SideOptions *o) {
+    Values all;
+    if (o->weights) {
+        all = (Values){o->weights->count, take(o->weights->count, sizeof(float))};
+        memcpy(all.v, o->weights->v, (size_t)all.count * sizeof(float));
+    } else {
+        TRY(params_initialise(&s->params, SEED));
+        all = drawn_weights(s);
+    }
+    spoil_weight(&s->params, all.v, o->spoil);
     Status status = device_push(s->d, s->params.master, all.v);
     if (status == STATUS_OK) status = device_sync(s->d);
     values_free(&all);
@@ -179,8 +196,7 @@ static Status open_model(Side *s, const VitttConfig *c, const SideOptions *o) {
     params_init(&s->params, s->d);
     TRY(vittt_new(&config, &s->params, &s->model));
     TRY(params_build(&s->params, o->act, true));
-    TRY(params_initialise(&s->params, SEED));
-    TRY(stir_weights(s, o->spoil));
+    TRY(set_weights(s, o));
     TRY(adamw_init(&s->optim, &s->params, recipe));
     TRY(ema_init(&s->ema, &s->params, 0.9f));
     s->optim.ema = &s->ema;

@@ -11,14 +11,6 @@
 #include "nn/train.h"
 #include "vision/vittt.h"
 
-typedef struct SideOptions {
-    const char *device; /* as device_open takes it */
-    DType act;
-    bool tf32;
-    int form;     /* VitttForm */
-    double spoil; /* factor on one weight matrix: to see that the comparison can fail */
-} SideOptions;
-
 typedef struct Side {
     Device *d;
     Params params;
@@ -41,6 +33,15 @@ typedef struct Values {
     int64_t count;
     float *v;
 } Values;
+
+typedef struct SideOptions {
+    const char *device; /* as device_open takes it */
+    DType act;
+    bool tf32;
+    int form;              /* VitttForm */
+    double spoil;          /* factor on one weight matrix: to see that the comparison can fail */
+    const Values *weights; /* of another side as it was opened; NULL: drawn here */
+} SideOptions;
 
 Side *side_open(const VitttConfig *c, int64_t batch, int64_t steps, const SideOptions *o);
 void side_close(Side *s);
