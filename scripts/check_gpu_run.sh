@@ -13,9 +13,10 @@ now=$(scripts/kernels_hash.sh)
 results=$(sed -n '/^"checks": {$/,/^}/p' $run | grep -o '^"[a-z0-9_]*": {"result": "[a-z]*"' | sed 's/"//g; s/: {result: / /')
 count() { printf '%s\n' "$results" | grep -c " $1\$"; }
 echo "gpu: run of $(field date) on $(field card), driver $(field driver), commit $(field commit):" \
-    "$(count pass) checks passed, $(count fail) failed, $(count skip) skipped"
+    "$(count pass) checks passed, $(count fail) failed, $(count cut) not finished, $(count skip) skipped"
 printf '%s\n' "$results" | sed -n 's/ fail$//p' | sed 's/^/gpu: FAILED /'
-for name in ops gradient golden_fp32 golden_tf32 golden_bf16 graphs model memcheck bench_step_vittt_base; do
+printf '%s\n' "$results" | sed -n 's/ cut$//p' | sed 's/^/gpu: NOT FINISHED /'
+for name in ops gradient golden_fp32 golden_tf32 golden_bf16 graphs memory model memcheck racecheck bench_step_vittt_base; do
     printf '%s\n' "$results" | grep -q "^$name " || echo "gpu: $name has not run"
 done
 if [ "$now" = "$(field kernels_sha256)" ]; then

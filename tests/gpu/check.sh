@@ -7,34 +7,42 @@
 #   graphs     recorded steps change no bit; memory plans
 #   memory     the largest batch that the plan names runs, the next power of two is refused
 #   model      whole models, card against CPU; same bits twice; resume (model_parity.c)
-#   sanitizer  compute-sanitizer over the op table: memcheck, then racecheck
+#   memcheck   compute-sanitizer over the op table
+#   racecheck  likewise, each case once with all gradients written, until the time is up
 #   bench      ttv bench step and ops of ViTTT-T, S, B in bf16
+#
+# All but memory and bench, which need the card for themselves, run side by side. Each has a time limit that ends in
+# an entry "cut", not finished; entries are written as parts end, so a run that is stopped leaves what it knows.
 #
 #   --only LIST     these parts, separated by commas
 #   --device D      cuda (the default) or cuda:N; cpu tries this script out
 #   --batch N       images of a bench pass (256)
 #   --models LIST   of the bench: vittt_tiny,vittt_small,vittt_base
+#   --parallel N    processes for each of the large parts (a quarter of the processors); 1: one after the other
+#   --stretch F     factor on the time limits (1)
 #   --output FILE   instead of tests/gpu/last_run.json
 #   --logs DIR      keep the programs' output there
 #
 # BUILD: the build folder (build). Needs its programs and this source folder, neither compiler nor
 # network. Prints one line per check and what is wrong where one fails. What was not run again keeps
 # its entry in the JSON file as long as kernels/ and card are the same.
-# Exit 0: no failure; 1: some; 2: usage; 77: no card.
+# Exit 0: all passed; 1: some failed or were cut; 2: usage; 77: no card.
 set -u
 export LC_ALL=C OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 
-parts=ops,gradient,golden,graphs,memory,model,sanitizer,bench
+parts=memcheck,racecheck,model,ops,golden,gradient,graphs,memory,bench
 only=$parts
 device=cuda
 batch=256
 models=vittt_tiny,vittt_small,vittt_base
-output=$here/last_run.json
+output=$here/last_run.json # read in record.sh
 logs=
 build=
-racecheck_seconds=${RACECHECK_SECONDS:-180}
+processors=$(nproc)
+parallel=$(((processors + 3) / 4))
+stretch=1
 
 usage() {
     sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "$0" >&2
@@ -43,7 +51,7 @@ usage() {
 
 while [ $# -gt 0 ]; do
     case $1 in
-    --only | --device | --batch | --models | --output | --logs)
+    --only | --device | --batch | --models | --output | --logs | --parallel | --stretch)
         [ $# -ge 2 ] || usage
         case $1 in
         --only) only=$2 ;;
@@ -52,6 +60,8 @@ while [ $# -gt 0 ]; do
         --models) models=$2 ;;
         --output) output=$2 ;;
         --logs) logs=$2 ;;
+        --parallel) parallel=$2 ;;
+        --stretch) stretch=$2 ;;
         esac
         shift 2
         ;;
@@ -66,6 +76,7 @@ done
 for part in ${only//,/ }; do
     case ,$parts, in *",$part,"*) ;; *) usage ;; esac
 done
+case $parallel$stretch in *[!0-9]* | 0*) usage ;; esac
 build=${build:-$root/build}
 [ -d "$build" ] || build=$root/$build
 if ! [ -x "$build/tests/ops/ops_test" ]; then
@@ -82,6 +93,7 @@ export LD_LIBRARY_PATH
 work=$(mktemp -d "${TMPDIR:-/tmp}/ttv-gpu.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
+begun=$(date +%s%N)
 logs=${logs:-$work/logs}
 mkdir -p "$logs" || exit 1
 
@@ -111,112 +123,83 @@ card=${card:-$(sed -n 's/.* failed on //p' "$work/probe")}
 commit=$(cat "$root/COMMIT" 2>/dev/null || git -C "$root" describe --always --dirty --abbrev=12 2>/dev/null)
 kernels=$("$root/scripts/kernels_hash.sh" "$root")
 echo "$card, driver ${driver:-unknown}; commit ${commit:-unknown}, kernels ${kernels:0:12}"
-
-# ---- records: one line of JSON each, so that a later run can keep those it does not make anew ----
-
-failed=0
-text() { # a JSON string
-    printf '"%s"' "$(printf '%s' "$1" | tr -d '\000-\010\013-\037' | sed 's/\\/\\\\/g; s/"/\\"/g; s/\t/ /g' |
-        sed ':a;N;$!ba;s/\n/\\n/g')"
-}
-stamp() { printf '"date": "%s", "commit": %s' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$(text "${commit:-unknown}")"; }
-
-record() { # NAME RESULT SECONDS SUMMARY
-    printf '"%s": {"result": "%s", "seconds": %s, %s, "summary": %s}\n' "$1" "$2" "$3" "$(stamp)" "$(text "$4")" \
-        >>"$work/checks"
-}
-
-# check NAME PATTERN COMMAND...: runs it; the summary is the last line of its output that matches PATTERN. On a
-# failure the first lines that tell of one are shown.
-check() {
-    local name=$1 pattern=$2 log=$logs/$1.log start code seconds summary result
-    shift 2
-    start=$(date +%s%N)
-    "$@" >"$log" 2>&1
-    code=$?
-    seconds=$(seconds_since "$start")
-    summary=$(grep -E "$pattern" "$log" | tail -n 1)
-    case $code in
-    0) result=pass ;;
-    77) result=skip ;;
-    *)
-        result=fail
-        failed=$((failed + 1))
-        ;;
-    esac
-    summary=${summary:-$(tail -n 1 "$log")}
-    summary=${summary//"$root/"/}
-    [ $result != fail ] || summary="exit $code: $summary"
-    printf '%-4s %-12s %6s s  %s\n' "${result^^}" "$name" "$seconds" "$summary"
-    [ $result != fail ] || grep -E 'FAIL|ERROR|Error|ABOVE|above|Invalid|error:' "$log" | head -n 12 | sed 's/^/     | /'
-    record "$name" $result "$seconds" "$summary"
-}
-
-seconds_since() { # NANOSECONDS: one decimal
-    local tenths=$((($(date +%s%N) - $1) / 100000000))
-    printf '%d.%d' $((tenths / 10)) $((tenths % 10))
-}
+# shellcheck source=tests/gpu/record.sh
+. "$here/record.sh"
 
 # ---- parts ----
 
-part_ops() { check ops ' failed on ' "$build/tests/ops/ops_test" --device "$device"; }
-
-part_gradient() {
-    check gradient ' failures$' "$build/tests/ops/ops_gradient" --device "$device" --source "$root"
+sharded() { # REGEX COMMAND...: with @ for its share
+    local regex=$1
+    shift
+    OMP_NUM_THREADS=1 limited "$here/shards.sh" --jobs "$parallel" --sum "$regex" "$@"
 }
 
+part_ops() { check ops 90 '^total' sharded ' failed on ' "$build/tests/ops/ops_test" --device "$device" --part @; }
+
+part_gradient() {
+    check gradient 60 ' failures$' limited "$build/tests/ops/ops_gradient" --device "$device" --source "$root"
+}
+
+golden() { # NAME PRECISION FILE...
+    local name=$1 precision=$2
+    shift 2
+    check "golden_$name$precision" 60 ' checks, ' limited "$build/tests/golden/golden_check" --device "$device" \
+        --precision "$precision" "$@"
+}
 part_golden() {
     local precision golden=$root/tests/data/golden
     for precision in fp32 tf32 bf16; do
-        check "golden_$precision" ' checks, ' "$build/tests/golden/golden_check" --device "$device" \
-            --precision $precision "$golden/models/vittt.safetensors"
-        check "golden_lact_$precision" ' checks, ' "$build/tests/golden/golden_check" --device "$device" \
-            --precision $precision "$golden"/models/lact_*.safetensors
+        golden "" $precision "$golden/models/vittt.safetensors"
+        golden lact_ $precision "$golden"/models/lact_*.safetensors
     done
     # The fast-weight library computes in F32 whatever the activations are.
-    for precision in fp32 tf32; do
-        check "golden_fast_$precision" ' checks, ' "$build/tests/golden/golden_check" --device "$device" \
-            --precision $precision "$golden"/fastweight/*.safetensors
-    done
+    for precision in fp32 tf32; do golden fast_ $precision "$golden"/fastweight/*.safetensors; done
 }
 
 part_graphs() {
-    check graphs '\[  (PASSED|FAILED)|^Total' "$build/tests/test_nn_graphs"
-    ! [ -x "$build/tests/test_nn_plan" ] || check plan '\[  (PASSED|FAILED)|^Total' "$build/tests/test_nn_plan"
+    check graphs 60 '\[  (PASSED|FAILED)|^Total' limited "$build/tests/test_nn_graphs"
+    ! [ -x "$build/tests/test_nn_plan" ] ||
+        check plan 60 '\[  (PASSED|FAILED)|^Total' limited "$build/tests/test_nn_plan"
 }
 
 part_memory() {
-    check memory 'as planned|^FAIL|not' "$here/plan_largest.sh" --device "$device" "$build"
-}
-
-part_model() {
-    check model ' checks, ' "$build/tests/gpu/model_parity" --device "$device"
-    grep -E '^(PASS|FAIL|    ) ' "$logs/model.log" | sed 's/^/     /'
-    sed -nE 's/^(PASS|FAIL) ([a-z]+) +([a-z0-9]+ .*[^ ])  +(.*)$/"\2 \3": "\1 \4"/p' "$logs/model.log" \
-        >>"$work/model"
-}
-
-part_sanitizer() {
-    local tool=compute-sanitizer
-    command -v $tool >/dev/null || tool=/usr/local/cuda/bin/compute-sanitizer
-    if ! [ -x "$(command -v $tool)" ]; then
-        echo "SKIP memcheck, racecheck: compute-sanitizer is not installed"
+    if [ "$device" = cpu ]; then
+        record memory skip 0 "the largest batch of the CPU would take all memory"
         return
     fi
-    check memcheck 'ERROR SUMMARY' "$tool" --tool memcheck --error-exitcode 9 \
-        "$build/tests/ops/ops_test" --device "$device" --once
-    check racecheck 'RACECHECK SUMMARY|not finished' check_racecheck "$tool"
+    alone check memory 30 'as planned|^FAIL|not' limited "$here/plan_largest.sh" --device "$device" "$build"
 }
 
-# Slow: only an error that shows within the time counts.
-check_racecheck() {
-    local code
-    timeout "$racecheck_seconds" "$1" --tool racecheck --error-exitcode 9 \
-        "$build/tests/ops/ops_test" --device "$device" --once
-    code=$?
-    [ $code -ne 124 ] || echo "no race within $racecheck_seconds s, not finished"
-    [ $code -ne 124 ] || return 77
-    return $code
+models_of_parity="base small tiny wide even odd"
+part_model() { check model 100 '^total' parity; }
+parity() {
+    local threads=$((processors / 4))
+    OMP_NUM_THREADS=$((threads < 1 ? 1 : threads)) limited "$here/shards.sh" --sum ' checks, ' \
+        --jobs "$([ "$parallel" -eq 1 ] && echo 1 || echo 6)" --values "$models_of_parity" \
+        "$build/tests/gpu/model_parity" --device "$device" @
+}
+after_model() {
+    grep -E '^(PASS|FAIL|    ) ' "$logs/model.log" | sed 's/^/     /'
+    sed -nE 's/^(PASS|FAIL) ([a-z]+) +([a-z0-9]+ .*[^ ])  +(.*)$/"\2 \3": "\1 \4"/p' "$logs/model.log" \
+        >"$work/model"
+}
+
+part_memcheck() { sanitizer memcheck 110 90; }
+part_racecheck() { sanitizer racecheck 110 90 --first-mode; }
+
+# TOOL LIMIT SECONDS FLAG...: no case begins after SECONDS, so that the tool still says what it found.
+sanitizer() {
+    local tool=$1 limit=$2 seconds=$3 program=compute-sanitizer
+    shift 3
+    command -v $program >/dev/null || program=/usr/local/cuda/bin/$program
+    if ! [ -x "$(command -v $program)" ]; then
+        echo "SKIP $tool: compute-sanitizer is not installed"
+        record "$tool" skip 0 "compute-sanitizer is not installed"
+        return
+    fi
+    check "$tool" "$limit" '^total' sharded 'SUMMARY| failed on |^not finished' "$program" --tool "$tool" \
+        --error-exitcode 9 "$build/tests/ops/ops_test" --device "$device" --once --part @ \
+        --seconds $((seconds * stretch)) "$@"
 }
 
 # images/s of the peer (the authors' code, compiled, on one H200 at batch 256) and our goal.
@@ -250,15 +233,16 @@ compare_pass() { # MODEL PASS FILE
 
 bench_into() { # FILE MODEL step|ops SECONDS
     echo "batch $batch, bf16"
-    "$build/bin/ttv" bench "$3" --model "$2" --batch-size "$batch" --precision bf16 --device "$device" \
+    limited "$build/bin/ttv" bench "$3" --model "$2" --batch-size "$batch" --precision bf16 --device "$device" \
         --seconds "$4" --json --no-progress >"$1"
 }
 
 bench() { # MODEL step|ops SECONDS
-    local json=$logs/bench_$2_$1.json before=$failed
-    check "bench_$2_$1" . bench_into "$json" "$1" "$2" "$3"
-    [ $failed -eq "$before" ] || return
+    local json=$logs/bench_$2_$1.json
+    alone check "bench_$2_$1" 45 . bench_into "$json" "$1" "$2" "$3"
+    passed "bench_$2_$1" || return
     printf '"%s %s": %s\n' "$2" "$1" "$(cat "$json")" >>"$work/bench"
+    write_run
     [ "$2" = step ] || return
     compare_pass "$1" forward "$json"
     compare_pass "$1" train "$json"
@@ -274,45 +258,17 @@ part_bench() {
     done
 }
 
-# ---- tests/gpu/last_run.json ----
+# ---- all of it ----
 
-keep() { # SECTION: its lines of the last run that this one did not make anew
-    local line name last=$output
-    [ -f "$last" ] || last=$here/last_run.json
-    [ -f "$last" ] && grep -qF "\"kernels_sha256\": \"$kernels\"" "$last" &&
-        grep -qF "\"card\": $(text "$card")" "$last" || return
-    sed -n "/^\"$1\": {\$/,/^}/p" "$last" | sed '1d;$d;s/,$//' | while IFS= read -r line; do
-        name=${line%%: *}
-        grep -qF "$name: " "$work/$1" || printf '%s\n' "$line"
-    done
-}
-section() {
-    printf '"%s": {\n' "$1"
-    { keep "$1"; cat "$work/$1"; } | sort | sed '$!s/$/,/'
-    printf '}'
-}
-write_run() {
-    [ -s "$work/checks" ] || return 0
-    {
-        printf '{\n"date": "%s",\n"card": %s,\n"driver": %s,\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$(text "$card")" \
-            "$(text "${driver:-unknown}")"
-        printf '"commit": %s,\n"kernels_sha256": "%s",\n' "$(text "${commit:-unknown}")" "$kernels"
-        section checks
-        printf ',\n'
-        section model
-        printf ',\n'
-        section bench
-        printf '\n}\n'
-    } >"$work/run.json"
-    cp "$work/run.json" "$output"
-}
-
-# ---- all of it; what was done before an interruption is written down too ----
-
-touch "$work/checks" "$work/model" "$work/bench"
-trap 'write_run; rm -rf "$work"' EXIT
+trap 'trap "" INT TERM; stop_all; write_run; rm -rf "$work"' EXIT
 for part in ${parts//,/ }; do
     case ,$only, in *",$part,"*) "part_$part" ;; esac
 done
-if [ $failed -eq 0 ]; then echo "PASS all of $only"; else echo "FAIL $failed checks"; fi
-[ $failed -eq 0 ]
+finish_all
+failed=$(results fail) cut=$(results cut)
+if [ "$failed$cut" = 00 ]; then
+    echo "PASS all of $only in $(seconds_since "$begun") s; $(results skip) skipped"
+else
+    echo "FAIL $failed checks, $cut not finished, in $(seconds_since "$begun") s"
+fi
+[ "$failed$cut" = 00 ]
