@@ -1,7 +1,9 @@
-/* Arenas: bump allocation in blocks that double in size, with free lists by exact size.
+/* Arenas: bump allocation in blocks that double in size. What was given back and lies below a
+ * block's top is a gap; neighbouring gaps are one, and the smallest that fits takes a request.
  *
- * Placement is a function of the sequence of requests and of the blocks alone, so a sequence that
- * repeats after arena_reset() gets the same addresses and needs no new block.
+ * Placement is a function of the sequence of requests and of the blocks alone: gaps first, then the
+ * tops from the oldest block on, so that a block is begun only where one had to be made the first
+ * time. A sequence that repeats after arena_reset() gets the same addresses and needs no new block.
  */
 #include <string.h>
 
@@ -12,17 +14,16 @@
 #define ARENA_FIRST_BLOCK    ((size_t)16 << 20)
 #define ARENA_LARGEST_GROWTH ((size_t)256 << 20)
 
+/* Bytes [at, at + bytes) of a block. */
+typedef struct Gap {
+    size_t at, bytes;
+} Gap;
+
 struct ArenaBlock {
     ArenaBlock *older, *newer;
     char *data;
     size_t size, top;
-};
-
-/* Regions of one size that were given back. */
-struct ArenaFree {
-    ArenaFree *next;
-    size_t bytes;
-    void **regions;
+    Gap *gaps; /* by address, none beside another or at the top */
     int64_t count, capacity;
 };
 
@@ -40,27 +41,16 @@ static void free_blocks(Arena *a) {
         ArenaBlock *block = a->blocks;
         a->blocks = block->older;
         device_release(a->device, block->data);
+        mem_free(block->gaps);
         mem_free(block);
     }
-    a->current = NULL;
+    a->oldest = NULL;
     a->reserved = a->placed = 0;
 }
 
 void arena_free(Arena *a) {
     free_blocks(a);
-    while (a->free_lists) {
-        ArenaFree *list = a->free_lists;
-        a->free_lists = list->next;
-        mem_free(list->regions);
-        mem_free(list);
-    }
     a->used = 0;
-}
-
-static ArenaFree *free_list_find(const Arena *a, size_t bytes) {
-    ArenaFree *list = a->free_lists;
-    while (list && list->bytes != bytes) list = list->next;
-    return list;
 }
 
 static Status refuse(const Arena *a, size_t bytes) {
@@ -79,8 +69,11 @@ static Status add_block(Arena *a, size_t bytes, void *data) {
     ArenaBlock *block;
     TRY(mem_alloc((void **)&block, 1, sizeof *block, "arena block"));
     *block = (ArenaBlock){.older = a->blocks, .data = data, .size = bytes};
-    if (a->blocks) a->blocks->newer = block;
-    a->blocks = a->current = block;
+    if (a->blocks)
+        a->blocks->newer = block;
+    else
+        a->oldest = block;
+    a->blocks = block;
     a->reserved += bytes;
     a->growths++;
     return STATUS_OK;
@@ -119,25 +112,50 @@ Status arena_reserve(Arena *a, size_t bytes) {
     return STATUS_OK;
 }
 
+/* Moves the top and counts what is placed. */
+static void set_top(Arena *a, ArenaBlock *block, size_t top) {
+    a->placed = a->placed - block->top + top;
+    block->top = top;
+    if (a->placed > a->extent) a->extent = a->placed;
+}
+
+/* The smallest gap of at least `size`, the first of equals; NULL when there is none. */
+static Gap *gap_find(const Arena *a, size_t size, ArenaBlock **in) {
+    Gap *best = NULL;
+    for (ArenaBlock *block = a->oldest; block; block = block->newer)
+        for (int64_t i = 0; i < block->count; i++) {
+            Gap *gap = &block->gaps[i];
+            if (gap->bytes < size || (best && gap->bytes >= best->bytes)) continue;
+            best = gap;
+            *in = block;
+        }
+    return best;
+}
+
+static void gap_remove(ArenaBlock *block, int64_t i) {
+    block->count--;
+    memmove(&block->gaps[i], &block->gaps[i + 1], (size_t)(block->count - i) * sizeof(Gap));
+}
+
 Status arena_take(Arena *a, size_t bytes, void **out) {
     *out = NULL;
     if (bytes > SIZE_MAX / 2) return refuse(a, bytes);
     const size_t size = rounded(bytes);
-    ArenaFree *list = free_list_find(a, size);
-    if (list && list->count > 0) {
-        *out = list->regions[--list->count];
+    ArenaBlock *block = NULL;
+    Gap *gap = gap_find(a, size, &block);
+    if (gap) {
+        *out = block->data + gap->at;
+        gap->at += size;
+        gap->bytes -= size;
+        if (gap->bytes == 0) gap_remove(block, gap - block->gaps);
     } else {
-        ArenaBlock *block = a->current;
-        while (block && block->size - block->top < size) block = block->newer;
-        if (block) {
-            a->current = block;
-        } else {
+        for (block = a->oldest; block && block->size - block->top < size;) block = block->newer;
+        if (!block) {
             TRY(arena_grow(a, size));
+            block = a->blocks;
         }
-        *out = a->current->data + a->current->top;
-        a->current->top += size;
-        a->placed += size;
-        if (a->placed > a->extent) a->extent = a->placed;
+        *out = block->data + block->top;
+        set_top(a, block, block->top + size);
     }
     if (size > a->largest) a->largest = size;
     a->used += size;
@@ -145,34 +163,53 @@ Status arena_take(Arena *a, size_t bytes, void **out) {
     return STATUS_OK;
 }
 
+/* Puts a gap in its place, joined with its neighbours. Without host memory for the note the region
+ * is lost until the next reset: no error. */
+static void gap_add(ArenaBlock *block, Gap gap) {
+    int64_t i = block->count;
+    while (i > 0 && block->gaps[i - 1].at > gap.at) i--;
+    const bool before = i > 0 && block->gaps[i - 1].at + block->gaps[i - 1].bytes == gap.at;
+    const bool behind = i < block->count && gap.at + gap.bytes == block->gaps[i].at;
+    if (before) {
+        block->gaps[i - 1].bytes += gap.bytes + (behind ? block->gaps[i].bytes : 0);
+        if (behind) gap_remove(block, i);
+    } else if (behind) {
+        block->gaps[i].at = gap.at;
+        block->gaps[i].bytes += gap.bytes;
+    } else {
+        if (block->count == block->capacity) {
+            const int64_t capacity = block->capacity ? 2 * block->capacity : 16;
+            if (mem_grow((void **)&block->gaps, capacity, sizeof(Gap), "gaps of an arena") !=
+                STATUS_OK)
+                return;
+            block->capacity = capacity;
+        }
+        memmove(&block->gaps[i + 1], &block->gaps[i], (size_t)(block->count - i) * sizeof(Gap));
+        block->gaps[i] = gap;
+        block->count++;
+    }
+}
+
 void arena_give(Arena *a, void *region, size_t bytes) {
     if (!region) return;
     const size_t size = rounded(bytes);
     a->used -= size;
-    ArenaFree *list = free_list_find(a, size);
-    /* Without host memory for the note the region is lost until the next reset: no error. */
-    if (!list) {
-        if (mem_alloc((void **)&list, 1, sizeof *list, "arena free list") != STATUS_OK) return;
-        list->bytes = size;
-        list->next = a->free_lists;
-        a->free_lists = list;
-    }
-    if (list->count == list->capacity) {
-        const int64_t capacity = list->capacity ? 2 * list->capacity : 16;
-        if (mem_grow((void **)&list->regions, capacity, sizeof(void *), "arena free list") !=
-            STATUS_OK)
-            return;
-        list->capacity = capacity;
-    }
-    list->regions[list->count++] = region;
+    ArenaBlock *block = a->oldest;
+    while (block && !((char *)region >= block->data && (char *)region < block->data + block->size))
+        block = block->newer;
+    if (!block) return;
+    gap_add(block, (Gap){(size_t)((char *)region - block->data), size});
+    const Gap *last = block->count > 0 ? &block->gaps[block->count - 1] : NULL;
+    if (!last || last->at + last->bytes != block->top) return;
+    set_top(a, block, last->at);
+    block->count--;
 }
 
 void arena_reset(Arena *a) {
-    for (ArenaBlock *block = a->blocks; block; block = block->older) {
+    for (ArenaBlock *block = a->oldest; block; block = block->newer) {
         block->top = 0;
-        a->current = block; /* ends at the oldest */
+        block->count = 0;
     }
-    for (ArenaFree *list = a->free_lists; list; list = list->next) list->count = 0;
     a->used = a->placed = 0;
 }
 

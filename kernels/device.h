@@ -24,18 +24,16 @@ typedef struct DeviceMemory DeviceMemory; /* kernels/backend.h */
 /* DEVICE_DRY: addresses without memory, kernels that do nothing (device_open_dry). */
 typedef enum DeviceKind { DEVICE_CPU, DEVICE_CUDA, DEVICE_DRY } DeviceKind;
 
-/* Bump allocator over large blocks, with free lists by exact size. */
+/* Bump allocator over large blocks; what is given back fills gaps. */
 typedef struct ArenaBlock ArenaBlock;
-typedef struct ArenaFree ArenaFree;
 typedef struct Arena {
     Device *device;
     const char *name;
     ArenaBlock *blocks; /* newest first */
-    ArenaBlock *current;
-    ArenaFree *free_lists;
+    ArenaBlock *oldest;
     size_t used;     /* bytes handed out now */
     size_t peak;     /* largest `used` ever */
-    size_t placed;   /* bytes below the tops of the blocks, given back or not */
+    size_t placed;   /* bytes below the tops of the blocks, gaps and all */
     size_t extent;   /* largest `placed` ever: what one block must have for the same requests */
     size_t largest;  /* largest single request ever */
     size_t reserved; /* bytes taken from the device */
@@ -46,7 +44,7 @@ Status arena_init(Arena *a, Device *device, const char *name);
 void arena_free(Arena *a);
 /* `bytes` at a 256-byte boundary; contents undefined. STATUS_MEMORY says need, free and arena. */
 Status arena_take(Arena *a, size_t bytes, void **out);
-/* Gives a region back for reuse by a request of the same rounded size. */
+/* Gives back a region of `bytes` as it was asked for. */
 void arena_give(Arena *a, void *region, size_t bytes);
 /* One block of `bytes`, unless some block is that large already; an unused arena gives its smaller
  * ones back first. Before the first request of a pass. STATUS_MEMORY as arena_take. */

@@ -79,6 +79,34 @@ static void give_counts_rounded_bytes(void **state) {
     assert_ptr_equal(b, c);
 }
 
+/* a b c d e of one block: what is given back joins its neighbours, the smallest gap that fits is
+ * taken, and the top sinks. */
+static void gaps_join_and_are_filled(void **state) {
+    Device *d = *state;
+    Arena *arena = &d->step;
+    void *p[5], *q, *small;
+    for (int i = 0; i < 5; i++) assert_int_equal(arena_take(arena, 1024, &p[i]), STATUS_OK);
+    arena_give(arena, p[0], 1024);
+    arena_give(arena, p[2], 1024);
+    assert_int_equal(arena_take(arena, 300, &small), STATUS_OK); /* of equal gaps the first */
+    assert_ptr_equal(small, p[0]);
+    arena_give(arena, small, 300);
+    arena_give(arena, p[1], 1024); /* a, b and c are one */
+    assert_int_equal(arena_take(arena, 3072, &q), STATUS_OK);
+    assert_ptr_equal(q, p[0]);
+    arena_give(arena, p[3], 1024);
+    assert_int_equal(arena_take(arena, 1025, &small), STATUS_OK); /* fits no gap */
+    assert_ptr_equal(small, (char *)p[4] + 1024);
+    arena_give(arena, small, 1025);
+    assert_int_equal(arena->placed, 5 * 1024);
+    arena_give(arena, p[4], 1024); /* d was a gap at the top now */
+    assert_int_equal(arena->placed, 3 * 1024);
+    arena_give(arena, q, 3072);
+    assert_int_equal(arena->placed, 0);
+    assert_int_equal(arena->used, 0);
+    assert_int_equal(arena->extent, 5 * 1024 + 1280);
+}
+
 static void too_much_is_refused_with_numbers(void **state) {
     Device *d = *state;
     void *p = d;
@@ -172,6 +200,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(regions_are_aligned_and_apart, open_cpu, close_cpu),
         cmocka_unit_test_setup_teardown(steps_repeat_addresses_without_growth, open_cpu, close_cpu),
+        cmocka_unit_test_setup_teardown(gaps_join_and_are_filled, open_cpu, close_cpu),
         cmocka_unit_test_setup_teardown(give_counts_rounded_bytes, open_cpu, close_cpu),
         cmocka_unit_test_setup_teardown(too_much_is_refused_with_numbers, open_cpu, close_cpu),
         cmocka_unit_test_setup_teardown(tensors_have_their_shape, open_cpu, close_cpu),
