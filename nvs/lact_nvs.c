@@ -100,8 +100,15 @@ int64_t lact_nvs_token_size(const LactNvs *m) {
 /* x plus softmax(q k'/sqrt(head_width)) v within each view, projected; u [B*V,l,d]. */
 static Var *attention(const LactNvs *m, const LactNvsBlock *b, Tape *t, Var *u, Var *x) {
     const LactNvsConfig *c = &m->config;
-    Var *packed = op_linear(t, u, b->qkv_w, NULL);
-    Var *o = op_attention(t, packed, b->q_norm_w, b->k_norm_w, c->width / c->head_width, HEAD_EPS);
+    Var *packed = op_linear(t, u, b->qkv_w, NULL), *q_norm = b->q_norm_w;
+    if (b->swap) { /* keys in the place of queries are normed as keys are */
+        const QueryPlace place = {0, c->width, c->width / c->head_width, c->head_width};
+        Var *other = query_swap(t, packed, b->swap, place);
+        tape_drop(t, packed);
+        packed = other;
+        if (b->swap->kind == QUERY_KEYS) q_norm = b->k_norm_w;
+    }
+    Var *o = op_attention(t, packed, q_norm, b->k_norm_w, c->width / c->head_width, HEAD_EPS);
     tape_drop(t, packed);
     Var *y = op_linear_residual(t, o, b->proj_w, NULL, x, tensor_none());
     tape_drop(t, o);

@@ -44,6 +44,7 @@ typedef struct LactNvsBlock {
     Var *norm_w[3]; /* before attention, fast weights, MLP */
     Var *qkv_w, *proj_w, *q_norm_w, *k_norm_w, *fc_w, *fc_proj_w;
     LactLayer ttt;
+    const QuerySwap *swap; /* for study; optional, the caller's: other queries in the attention */
 } LactNvsBlock;
 
 /* One block of a forward pass that is to be run again in the backward. */

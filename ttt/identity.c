@@ -41,6 +41,20 @@ void identity_merge(IdentityResult *into, const IdentityResult *other) {
         into->control[i].error = fmin(into->control[i].error, other->control[i].error);
 }
 
+void inner_measure(InnerLoop *r, int which, const double *f, const double *v, int64_t n, int64_t d,
+                   double scale) {
+    double sum = 0, aligned = 0;
+    for (int64_t t = 0; t < n; t++) {
+        double dot = 0;
+        for (int64_t i = 0; i < d; i++) dot += f[t * d + i] * v[t * d + i];
+        const double size = dense_norm(f + t * d, d) * dense_norm(v + t * d, d);
+        sum -= dot / (double)n;
+        aligned -= size > 0 ? dot / size / (double)n : 0;
+    }
+    r->loss[which] = scale * sum;
+    r->alignment[which] = aligned;
+}
+
 /* ---- GLU branch ---- */
 
 /* Work of one head: matrices [tokens, width] and [width, width]. */
@@ -95,25 +109,6 @@ static void gate(const GluWork *w, double *out, const double *y1, const double *
         out[i] = w->gated ? y1[i] * dense_silu(y2[i]) : y1[i];
 }
 
-/* Inner loss and alignment of the weights that the keys meet (fastweight.md 10.1). */
-static void inner_loss(GluWork *w, int which, IdentityResult *r) {
-    const IdentityGlu *in = w->in;
-    const int64_t n = in->tokens, d = in->width;
-    dense_product(w->z1, in->k, false, w->w1, false, n, d, d, 1);
-    dense_product(w->z2, in->k, false, w->w2, false, n, d, d, 1);
-    gate(w, w->wrong, w->z1, w->z2);
-    double sum = 0, aligned = 0;
-    for (int64_t t = 0; t < n; t++) {
-        double dot = 0;
-        for (int64_t i = 0; i < d; i++) dot += w->wrong[t * d + i] * in->v[t * d + i];
-        const double size = dense_norm(w->wrong + t * d, d) * dense_norm(in->v + t * d, d);
-        sum -= w->rate * dot;
-        aligned -= size > 0 ? dot / size / (double)n : 0;
-    }
-    r->loss[which] = sum;
-    r->alignment[which] = aligned;
-}
-
 static void glu_controls(GluWork *w, IdentityResult *r) {
     const IdentityGlu *in = w->in;
     const int64_t n = in->tokens, d = in->width;
@@ -129,20 +124,19 @@ static void glu_controls(GluWork *w, IdentityResult *r) {
     identity_control(r, "no soft norm", w->layer, w->wrong, n * d);
 }
 
-static void glu_run(GluWork *w, IdentityResult *r) {
-    const IdentityGlu *in = w->in;
-    const int64_t n = in->tokens, d = in->width, steps = in->variant.steps;
-    memcpy(w->w1, in->w1, (size_t)(d * d) * sizeof *w->w1);
-    memcpy(w->w2, in->w2, (size_t)(d * d) * sizeof *w->w2);
-    inner_loss(w, 0, r);
+static void glu_steps(GluWork *w) {
+    const int64_t steps = w->in->variant.steps;
     for (int64_t s = 0; s < (steps > 1 ? steps : 1); s++) {
         key_terms(w);
         glu_event(w, w->p1, w->w1, w->v1);
         if (w->both) glu_event(w, w->p2, w->w2, w->v2);
     }
-    inner_loss(w, 1, r);
-    for (int64_t i = 0; i < d * d; i++) w->g[i] = w->w1[i] - in->w1[i];
-    r->moved = dense_norm(w->g, d * d) / fmax(dense_norm(in->w1, d * d), 1e-300);
+}
+
+static void glu_run(GluWork *w, IdentityResult *r) {
+    const IdentityGlu *in = w->in;
+    const int64_t n = in->tokens, d = in->width;
+    glu_steps(w);
     /* The layer: reads of the written states. */
     dense_product(w->y1, in->q, false, w->w1, false, n, d, d, 1);
     dense_product(w->y2, in->q, false, w->w2, false, n, d, d, 1);
@@ -159,26 +153,59 @@ static void glu_run(GluWork *w, IdentityResult *r) {
     glu_controls(w, r);
 }
 
-Status identity_glu(const IdentityGlu *in, IdentityResult *out) {
+static Status glu_work(const IdentityGlu *in, GluWork *w, double **memory) {
     const int64_t n = in->tokens, d = in->width, gate_kind = in->variant.gate;
-    GluWork w = {.in = in,
-                 .rate = 1 / (3.0 * (double)n),
-                 .sign = in->variant.ascend_glu ? -1 : 1,
-                 .gated = gate_kind == VITTT_GATE_BOTH || gate_kind == VITTT_GATE_STATIC,
-                 .both = gate_kind == VITTT_GATE_BOTH};
+    *w = (GluWork){.in = in,
+                   .rate = 1 / (3.0 * (double)n),
+                   .sign = in->variant.ascend_glu ? -1 : 1,
+                   .gated = gate_kind == VITTT_GATE_BOTH || gate_kind == VITTT_GATE_STATIC,
+                   .both = gate_kind == VITTT_GATE_BOTH};
+    TRY(mem_alloc((void **)memory, 11 * n * d + n * n + 3 * d * d + d, sizeof **memory,
+                  "an attention form"));
+    double **tokens[] = {&w->z1, &w->z2, &w->p1,    &w->p2,        &w->v1,   &w->v2,
+                         &w->y1, &w->y2, &w->layer, &w->attention, &w->wrong};
+    for (int i = 0; i < 11; i++) *tokens[i] = *memory + i * n * d;
+    w->scores = *memory + 11 * n * d;
+    w->w1 = w->scores + n * n;
+    w->w2 = w->w1 + d * d;
+    w->g = w->w2 + d * d;
+    w->norms = w->g + d * d;
+    memcpy(w->w1, in->w1, (size_t)(d * d) * sizeof *w->w1);
+    memcpy(w->w2, in->w2, (size_t)(d * d) * sizeof *w->w2);
+    return STATUS_OK;
+}
+
+Status identity_glu(const IdentityGlu *in, IdentityResult *out) {
+    GluWork w;
     double *memory;
     *out = (IdentityResult){0};
-    TRY(mem_alloc((void **)&memory, 11 * n * d + n * n + 3 * d * d + d, sizeof *memory,
-                  "an attention form"));
-    double **tokens[] = {&w.z1, &w.z2, &w.p1,    &w.p2,        &w.v1,   &w.v2,
-                         &w.y1, &w.y2, &w.layer, &w.attention, &w.wrong};
-    for (int i = 0; i < 11; i++) *tokens[i] = memory + i * n * d;
-    w.scores = memory + 11 * n * d;
-    w.w1 = w.scores + n * n;
-    w.w2 = w.w1 + d * d;
-    w.g = w.w2 + d * d;
-    w.norms = w.g + d * d;
+    TRY(glu_work(in, &w, &memory));
     glu_run(&w, out);
+    mem_free(memory);
+    return STATUS_OK;
+}
+
+/* Loss and alignment of the weights that the keys meet. */
+static void inner_loss(GluWork *w, int which, InnerLoop *r) {
+    const IdentityGlu *in = w->in;
+    const int64_t n = in->tokens, d = in->width;
+    dense_product(w->z1, in->k, false, w->w1, false, n, d, d, 1);
+    dense_product(w->z2, in->k, false, w->w2, false, n, d, d, 1);
+    gate(w, w->wrong, w->z1, w->z2);
+    inner_measure(r, which, w->wrong, in->v, n, d, w->rate * (double)n);
+}
+
+Status inner_glu(const IdentityGlu *in, InnerLoop *out) {
+    const int64_t size = in->width * in->width;
+    GluWork w;
+    double *memory;
+    *out = (InnerLoop){0};
+    TRY(glu_work(in, &w, &memory));
+    inner_loss(&w, 0, out);
+    glu_steps(&w);
+    inner_loss(&w, 1, out);
+    for (int64_t i = 0; i < size; i++) w.g[i] = w.w1[i] - in->w1[i];
+    out->moved = dense_norm(w.g, size) / fmax(dense_norm(in->w1, size), 1e-300);
     mem_free(memory);
     return STATUS_OK;
 }

@@ -10,6 +10,7 @@
 #define TTV_TTT_IDENTITY_H
 
 #include "ttt/chunked.h"
+#include "ttt/graph.h"
 #include "ttt/lact.h"
 #include "ttt/vittt_mixer.h"
 
@@ -21,15 +22,19 @@ typedef struct IdentityControl {
     double error; /* relative, as IdentityResult.f64 */
 } IdentityControl;
 
+/* What the inner loop did to a layer's weights (fastweight.md 10.1). */
+typedef struct InnerLoop {
+    double loss[2]; /* on the layer's keys and values, before the first and after the last step */
+    double alignment[2]; /* mean of -cos(f(k), v), at the same times */
+    double moved;        /* |W' - W| / |W| over the written weights */
+} InnerLoop;
+
 typedef struct IdentityResult {
     double f64;    /* |layer in double - attention form| / |layer| */
     double layer;  /* |production output - attention form| / |production output| */
     double most;   /* largest absolute difference of production output and attention form */
     double cosine; /* of the two */
     double start;  /* |q S0| / |o|: the share of what was not written */
-    /* GLU branch: the inner loss, -sum <f(k), v> / (3N), and the mean of -cos(f(k), v), before the
-     * first and after the last inner step; |W1' - W1| / |W1|. */
-    double loss[2], alignment[2], moved;
     int controls;
     IdentityControl control[IDENTITY_CONTROLS];
 } IdentityResult;
@@ -44,6 +49,9 @@ typedef struct IdentityGlu {
     const double *q, *k, *v, *w1, *w2, *out;
 } IdentityGlu;
 Status identity_glu(const IdentityGlu *in, IdentityResult *out);
+/* Its inner loop; the loss is -sum <f(k), v> / (3N) whatever the variant trains with, `moved` of
+ * W1. in->q and in->out are not read. */
+Status inner_glu(const IdentityGlu *in, InnerLoop *out);
 
 /* The depthwise branch: q, k, v, out [height * columns, width], w3 [width, 9]. */
 typedef struct IdentityDwc {
@@ -59,19 +67,55 @@ typedef struct IdentityChunked {
     int64_t tokens, dk, dh, dv;
     const double *q, *k, *v;          /* [tokens, dk], [tokens, dk], [tokens, dv] */
     const double *rate[3], *momentum; /* [tokens] */
-    const double *w[3], *out;         /* [dk,dh], [dh,dv], [dk,dh]; [tokens, dv] */
+    const double *w[3], *out;         /* [dk,dh], [dh,dv], [dk,dh]; [tokens - first_read, dv] */
+    int64_t first_read;               /* earlier tokens are not compared: nobody reads there */
 } IdentityChunked;
 Status identity_chunked(const IdentityChunked *in, IdentityResult *out);
 
 /* A whole LaCT layer (ttt/lact.h) on one sample: x [tokens, width], of which the first `writing`
- * write; weights as the layer has them; out [heads, tokens, width/heads], f_W'(q) before o_norm.
- * The worst of all heads. */
+ * write and those from `first_read` on read; weights as the layer has them; out [heads, tokens -
+ * first_read, width/heads], f_W'(q) before o_norm. The worst of all heads. */
 typedef struct IdentityLact {
     LactVariant variant;
-    int64_t tokens, writing, width, heads, inter_multi;
+    bool query_rows; /* qkv_w has rows of queries, though query_is_key may pass them over */
+    int64_t steps;   /* 0: 1 */
+    int64_t tokens, writing, first_read, width, heads, inter_multi;
     const double *x, *qkv_w, *rate_w, *rate_b, *w[3], *out;
 } IdentityLact;
 Status identity_lact(const IdentityLact *in, IdentityResult *out);
+/* Its inner loop from `written`, the weights in the end, in the layout of in->w: the loss is the
+ * mean of -<f(k), v> over writing tokens (each of the layer's rates is of one weight, so they do
+ * not weigh it), mean over heads. in->out is not read. */
+Status inner_lact(const IdentityLact *in, const double *const written[3], InnerLoop *out);
+/* What head `h` sees: queries of unit length of the tokens that read, keys and values of those that
+ * write; each [n, width/heads] (mem_free), in one block: q first. */
+typedef struct LactVectors {
+    double *q, *k, *v;
+    int64_t reading, writing, width;
+} LactVectors;
+Status lact_vectors(const IdentityLact *in, int64_t h, LactVectors *out);
+
+/* One head of a graph learner (ttt/graph.h), without decay and position factors. */
+typedef struct IdentityGraph {
+    const Graph *graph;
+    const GraphRule *rule;
+    int64_t tokens;
+    const double *q, *k, *v, *out;     /* [tokens, width] */
+    const double *rate[GRAPH_NODES];   /* [tokens] of fast nodes; NULL: 1 */
+    const double *weight[GRAPH_NODES]; /* of LINEAR, GATE, BIAS: as in GraphTokens, one head */
+} IdentityGraph;
+/* out [graph->count + 1]: what each fast node reads, from the queries that reach it (a gate channel
+ * by channel; a bias with the constant 1 as query and key), and last the learner's output with
+ * every read in attention form; its comparison with the production output stands in the nodes'
+ * rows, too. Entries of other nodes are zero. With both scans the worst of the two orders, and the
+ * mean output. */
+Status identity_graph(const IdentityGraph *in, IdentityResult *out);
+/* Whether the value of node j (graph->count: the learner's output) is a linear-attention read, up
+ * to maps and gates that no token writes; otherwise `why` says what stands between. */
+bool graph_linear_form(const Graph *g, int j, char *why, size_t size);
+/* The inner loop over the whole sequence: the rule's loss as a mean over tokens (RMSE: |R| /
+ * sqrt(N)); of the first order where both are scanned. in->q and in->out are not compared. */
+Status inner_graph(const IdentityGraph *in, InnerLoop *out);
 
 /* The parts of chunk `i`: qhat [n, dh], s0 [dh, dv], khat [pairs, dh], vhat [pairs, dv]: every
  * earlier event with all that its momentum still carries. For tests; identity_parts_free(). */

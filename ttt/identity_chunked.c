@@ -394,7 +394,8 @@ static Status attend_all(const History *h, Without w, double *y, double *start) 
 static Status controls(const History *h, const double *layer, double *wrong, double *start,
                        IdentityResult *out) {
     const ChunkedRule *r = h->in->rule;
-    const int64_t size = h->in->tokens * h->in->dv;
+    const int64_t skip = h->in->first_read * h->in->dv;
+    const int64_t size = h->in->tokens * h->in->dv - skip;
     const struct {
         bool applies;
         Without what;
@@ -407,7 +408,7 @@ static Status controls(const History *h, const double *layer, double *wrong, dou
     for (int i = 0; i < 3; i++) {
         if (!list[i].applies) continue;
         TRY(attend_all(h, list[i].what, wrong, start));
-        identity_control(out, list[i].name, layer, wrong, size);
+        identity_control(out, list[i].name, layer + skip, wrong + skip, size);
     }
     return STATUS_OK;
 }
@@ -419,8 +420,9 @@ static Status compare(const History *h, double *memory, IdentityResult *out) {
         memcpy(layer + h->reads[i].first * h->in->dv, h->reads[i].y,
                (size_t)(h->reads[i].n * h->in->dv) * sizeof *layer);
     TRY(attend_all(h, WITHOUT_NOTHING, y, start));
-    identity_compare(out, h->in->out, layer, y, size);
-    out->start = dense_norm(start, size) / fmax(dense_norm(y, size), 1e-300);
+    const int64_t skip = h->in->first_read * h->in->dv, read = size - skip;
+    identity_compare(out, h->in->out, layer + skip, y + skip, read);
+    out->start = dense_norm(start + skip, read) / fmax(dense_norm(y + skip, read), 1e-300);
     return controls(h, layer, wrong, start, out);
 }
 

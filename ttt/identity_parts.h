@@ -11,5 +11,8 @@ void identity_compare(IdentityResult *r, const double *production, const double 
 /* Adds a control. */
 void identity_control(IdentityResult *r, const char *name, const double *layer, const double *wrong,
                       int64_t n);
+/* loss = -scale mean <f, v> and alignment at time `which`; f = f(k) and v [n,d]. */
+void inner_measure(InnerLoop *r, int which, const double *f, const double *v, int64_t n, int64_t d,
+                   double scale);
 
 #endif

@@ -122,16 +122,32 @@ void lact_fast_drop(Tape *t, LactFast fast) {
 
 static bool is_fused(const LactLayer *m) {
     const LactVariant *v = &m->variant;
-    return !m->composed && !v->linear && !v->unit_rate && !v->no_muon;
+    const bool plain = m->steps <= 1 && !m->swap;
+    return !m->composed && plain && !v->linear && !v->unit_rate && !v->no_muon;
+}
+
+/* Copies of the written weights, which their reader may give back. */
+static LactFast copy_of(Tape *t, LactFast f) {
+    LactFast c = {.w = {NULL}};
+    for (int j = 0; j < 3; j++)
+        if (f.w[j]) c.w[j] = op_scale(t, f.w[j], 1);
+    if (f.fused.gates) c.fused.gates = op_scale(t, f.fused.gates, 1);
+    if (f.fused.back) c.fused.back = op_scale(t, f.fused.back, 1);
+    return c;
 }
 
 LactFast lact_write(const LactLayer *m, Tape *t, Var *x) {
     if (!input_fits(m, t, x, 1)) return (LactFast){.fused = {tape_poison(t), tape_poison(t)}};
-    return is_fused(m) ? write_tokens(m, t, x) : lact_composed_write(m, t, x);
+    const LactFast fast = is_fused(m) ? write_tokens(m, t, x) : lact_composed_write(m, t, x);
+    if (m->trace)
+        *m->trace = (LactTrace){
+            .x = op_scale(t, x, 1), .fast = copy_of(t, fast), .writing = x->value.shape[1]};
+    return fast;
 }
 
 Var *lact_read(const LactLayer *m, Tape *t, Var *x, Var *residual, LactFast fast) {
     if (!input_fits(m, t, x, 1)) return tape_poison(t);
+    if (m->trace) m->trace->read = op_scale(t, x, 1);
     if (is_fused(m) && fast.fused.gates) return read_tokens(m, t, x, residual, fast.fused);
     if (!fast.w[0])
         return tape_fail(t,
@@ -145,13 +161,21 @@ Var *lact_forward(const LactLayer *m, Tape *t, Var *x, int64_t writing, Var *res
                   LactFast *fast) {
     if (!input_fits(m, t, x, writing)) return tape_poison(t);
     if (m->trace) *m->trace = (LactTrace){.x = op_scale(t, x, 1), .writing = writing};
-    if (!is_fused(m)) return lact_composed_forward(m, t, x, writing, residual, fast);
+    if (!is_fused(m)) {
+        LactFast written;
+        Var *y = lact_composed_forward(m, t, x, writing, residual, &written);
+        if (m->trace) m->trace->fast = copy_of(t, written);
+        if (fast) *fast = written;
+        for (int j = 0; j < 3 && !fast; j++) tape_drop(t, written.w[j]);
+        return y;
+    }
     const bool all = writing == x->value.shape[1];
     Var *writers = all ? x : op_slice_tokens(t, x, 0, writing);
     if (tape_poison(t)) return tape_poison(t);
     const LactFast written = write_tokens(m, t, writers);
     if (!all) tape_drop(t, writers);
     if (tape_poison(t)) return tape_poison(t);
+    if (m->trace) m->trace->fast = copy_of(t, written);
     Var *y = read_tokens(m, t, x, residual, written.fused);
     if (fast) {
         *fast = written;

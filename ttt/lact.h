@@ -16,6 +16,7 @@
 
 #include "nn/ops.h"
 #include "nn/params.h"
+#include "ttt/query_swap.h"
 
 /* Ablations of lact_nvs.md 9; all zero is the base layer. */
 typedef struct LactVariant {
@@ -42,9 +43,12 @@ typedef struct LactFast {
 } LactFast;
 
 /* What one lact_forward() saw, for study: a copy of x, f_W'(q) before o_norm (of lact_read's form),
- * and how many tokens wrote. Each lives as long as the tape's other values. */
+ * how many tokens wrote, and a copy of what they wrote. Where writing and reading are two calls, x
+ * has the tokens that wrote and `read` those that read; NULL otherwise. Each lives as long as the
+ * tape's other values. */
 typedef struct LactTrace {
-    Var *x, *o;
+    Var *x, *read, *o;
+    LactFast fast;
     int64_t writing;
 } LactTrace;
 
@@ -52,8 +56,11 @@ typedef struct LactLayer {
     int64_t width, heads, inter_multi;
     Var *w[3], *qkv_w, *proj_w, *rate_w, *rate_b, *norm_w;
     LactVariant variant;
-    bool composed;    /* the reference form, also where there is a fused one */
-    LactTrace *trace; /* optional, the caller's */
+    bool composed;         /* the reference form, also where there is a fused one */
+    int64_t steps;         /* inner steps; 0: 1. More than one has the composed form alone */
+    LactTrace *trace;      /* optional, the caller's */
+    const QuerySwap *swap; /* optional, the caller's, not QUERY_KEYS, which is variant.query_is_key:
+                              other queries; the composed form alone */
 } LactLayer;
 
 /* Registers w0, w1, w2, to_qkv.weight, c_proj.weight, lr_fc.weight, lr_fc.bias and o_norm.weight

@@ -49,6 +49,20 @@ static Var *rates_of(const LactLayer *m, Tape *t, Var *x) {
     return eta;
 }
 
+/* q [B,H,m,e] of unit length from `packed` [B,m,P], which ends here. */
+static Var *queries_of(const LactLayer *m, Tape *t, Var *packed) {
+    const int64_t at = lact_query_channel(m);
+    if (m->swap) {
+        const QueryPlace place = {at, at, m->heads, m->width / m->heads};
+        Var *other = query_swap(t, packed, m->swap, place);
+        tape_drop(t, packed);
+        packed = other;
+    }
+    Var *q = heads_of(m, t, packed, at, true);
+    tape_drop(t, packed);
+    return q;
+}
+
 /* ---- write and read ----------------------------------------------------------------------- */
 
 /* packed [B,n,P] of the tokens x [B,n,d], which write. */
@@ -111,8 +125,7 @@ Var *lact_composed_read(const LactLayer *m, Tape *t, Var *x, Var *residual, Lact
     /* Queries, or keys in their place, are the first rows either way, unless a layer that was built
      * with queries does without them. */
     Var *packed = project(m, t, x, lact_query_channel(m) + m->width);
-    Var *q = heads_of(m, t, packed, lact_query_channel(m), true);
-    tape_drop(t, packed);
+    Var *q = queries_of(m, t, packed);
     return read_queries(m, t, q, fast, x->value.dtype, residual);
 }
 
@@ -127,8 +140,7 @@ Var *lact_composed_forward(const LactLayer *m, Tape *t, Var *x, int64_t writing,
         tape_drop(t, writers);
         tape_drop(t, x_in);
     }
-    Var *q = heads_of(m, t, packed, lact_query_channel(m), true);
-    tape_drop(t, packed);
+    Var *q = queries_of(m, t, packed);
     Var *y = read_queries(m, t, q, written, x->value.dtype, residual);
     for (int j = 0; j < 3 && !fast; j++) tape_drop(t, written.w[j]);
     if (fast) *fast = written;

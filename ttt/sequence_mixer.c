@@ -140,6 +140,12 @@ static Var *widened(Tape *t, Var *x) {
 
 static GraphTokens tokens_of(const SequenceMixer *m, Tape *t, Var *x) {
     Var *packed = widened(t, op_linear(t, x, m->qkv_w, m->qkv_b));
+    if (m->swap) {
+        const QueryPlace place = {0, m->width, m->heads, m->width / m->heads};
+        Var *other = query_swap(t, packed, m->swap, place);
+        if (!tape_poison(t)) tape_drop(t, packed);
+        packed = other;
+    }
     Var *rates = widened(t, op_linear(t, x, m->rate_w, m->rate_b));
     GraphTokens in = {.q = heads_of(m, t, packed, 0, true),
                       .k = heads_of(m, t, packed, 1, true),
@@ -154,11 +160,21 @@ static GraphTokens tokens_of(const SequenceMixer *m, Tape *t, Var *x) {
     return in;
 }
 
+static void keep_trace(const SequenceMixer *m, Tape *t, const GraphTokens *in, Var *o) {
+    *m->trace = (GraphTrace){.q = op_scale(t, in->q, 1),
+                             .k = op_scale(t, in->k, 1),
+                             .v = op_scale(t, in->v, 1),
+                             .o = op_scale(t, o, 1)};
+    for (int j = 0; j < m->graph.count; j++)
+        if (in->rate[j]) m->trace->rate[j] = op_scale(t, in->rate[j], 1);
+}
+
 /* [B,N,C] in the activations' dtype: heads normed and merged. */
 static Var *graph_layer(const SequenceMixer *m, Tape *t, Var *x) {
     if (tape_poison(t)) return tape_poison(t);
     const GraphTokens in = tokens_of(m, t, x);
     Var *o = graph_forward(&m->graph, &m->rule, t, &in, NULL);
+    if (m->trace) keep_trace(m, t, &in, o);
     Var *normed = op_rmsnorm(t, o, m->norm_w, NORM_EPS);
     Var *merged = op_merge_heads(t, normed, NULL);
     if (tape_poison(t)) return tape_poison(t);

@@ -30,6 +30,13 @@ bool sequence_spec_by_name(const char *name, SequenceSpec *out);
 /* The names without free text, for messages; NULL past the end. */
 const char *sequence_name(int i);
 
+/* What one pass of a graph layer saw, for study: copies that live as long as the tape's other
+ * values. */
+typedef struct GraphTrace {
+    Var *q, *k, *v, *o;     /* F32 [B,H,N,d]: what the learner got and gave */
+    Var *rate[GRAPH_NODES]; /* F32 [B,H,N] of fast nodes, else NULL */
+} GraphTrace;
+
 typedef struct SequenceMixer {
     SequenceKind kind;
     int64_t width, heads;
@@ -39,6 +46,8 @@ typedef struct SequenceMixer {
     double rate;
     Var *weight[GRAPH_NODES];
     Var *qkv_w, *qkv_b, *rate_w, *rate_b, *norm_w, *proj_w, *proj_b;
+    GraphTrace *trace;     /* of a graph; optional, the caller's (lact has its own) */
+    const QuerySwap *swap; /* of a graph; optional, the caller's (lact has its own) */
 } SequenceMixer;
 
 /* Registers the layer's parameters behind `prefix`. STATUS_USAGE for a graph that graph_check

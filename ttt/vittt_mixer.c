@@ -38,6 +38,16 @@ Status vittt_mixer_register(VitttMixer *m, Params *p, const char *prefix, int64_
     return p->status;
 }
 
+/* Packed projections with the queries of both branches replaced; `qkv` ends here. */
+static Var *swap_queries(const VitttMixer *m, Tape *t, Var *qkv) {
+    const int64_t c = m->width, d = c / m->heads;
+    Var *glu = query_swap(t, qkv, m->swap, (QueryPlace){0, c, m->heads, d});
+    drop(t, qkv);
+    Var *both = query_swap(t, glu, m->swap, (QueryPlace){3 * c, 3 * c + d, 1, d});
+    drop(t, glu);
+    return both;
+}
+
 Var *vittt_mixer_join(const VitttMixer *m, Tape *t, Var *x, int64_t height, int64_t width,
                       Var *residual, Tensor scale) {
     if (tape_status(t) != STATUS_OK) return tape_fail(t, tape_status(t));
@@ -50,6 +60,7 @@ Var *vittt_mixer_join(const VitttMixer *m, Tape *t, Var *x, int64_t height, int6
                                        (long long)width, (long long)m->width));
     }
     Var *qkv = op_linear(t, x, m->qkv_w, m->qkv_b);
+    if (m->swap) qkv = swap_queries(m, t, qkv);
     Var *cat;
     if (m->trace) *m->trace = (VitttTrace){0};
     if (m->form == VITTT_FUSED && vittt_variant_is_base(m->variant)) {

@@ -13,6 +13,7 @@
 
 #include "nn/ops.h"
 #include "nn/params.h"
+#include "ttt/query_swap.h"
 
 typedef enum VitttForm { VITTT_FUSED, VITTT_COMPOSED, VITTT_PAIRS } VitttForm;
 
@@ -55,8 +56,9 @@ typedef struct VitttMixer {
     int64_t width, heads; /* C, nh; C % nh == 0 */
     Var *w1, *w2, *w3, *qkv_w, *qkv_b, *proj_w, *proj_b;
     VitttVariant variant;
-    VitttForm form;    /* FUSED falls back to COMPOSED for variants other than the base */
-    VitttTrace *trace; /* optional, the caller's: filled by each pass */
+    VitttForm form;        /* FUSED falls back to COMPOSED for variants other than the base */
+    VitttTrace *trace;     /* optional, the caller's: filled by each pass */
+    const QuerySwap *swap; /* optional, the caller's: other queries in both branches */
 } VitttMixer;
 
 /* Registers the mixer's parameters as <prefix>qkv.weight etc., in the published order (w1 w2 w3 qkv
