@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "fast_case.h"
+#include "fast_graph_identity.h"
 #include "ttt/graph.h"
 
 typedef struct GraphRun {
@@ -141,6 +141,8 @@ static Status run_case(GraphRun *r) {
     GraphTokens in;
     GraphState end = {0};
     fill_tokens(r, &in);
+    TRY(tape_status(c->t));
+    TRY(fast_graph_identity(c, &r->graph, &r->rule, &in));
     const bool both = r->rule.scan == GRAPH_BOTH;
     Var *out = graph_forward(&r->graph, &r->rule, c->t, &in, both ? NULL : &end);
     Var *z = fast_find(c, "gate_logit", ""), *gamma = fast_find(c, "gate_gamma", "");
