@@ -8,14 +8,15 @@
 #include "core/memory.h"
 #include "tools/cli.h"
 #include "tools/movie.h"
+#include "tools/nvs_options.h"
 #include "tools/nvs_render_output.h"
 #include "tools/sections.h"
 
 typedef struct RenderOptions {
-    char checkpoint[CONFIG_TEXT], root[CONFIG_TEXT], split[CONFIG_TEXT], scene[CONFIG_TEXT];
-    char inputs[CONFIG_TEXT], targets[CONFIG_TEXT], cameras[CONFIG_TEXT], output[CONFIG_TEXT];
+    NvsInput input;
+    char scene[CONFIG_TEXT], inputs[CONFIG_TEXT], targets[CONFIG_TEXT], cameras[CONFIG_TEXT],
+        output[CONFIG_TEXT];
     char save_scene[CONFIG_TEXT], load_scene[CONFIG_TEXT], format[CONFIG_TEXT];
-    int weights;    /* WeightsChoice */
     int trajectory; /* PathKind */
     int64_t frames, rounds;
     double turn, path_size, fps, error_full;
@@ -26,13 +27,7 @@ static RenderOptions options;
 
 #define FIELD(name) offsetof(RenderOptions, name)
 static const Option render_options[] = {
-    {"checkpoint", OPTION_STRING, FIELD(checkpoint), "", 0, 0, NULL, "checkpoint",
-     "weights file or run folder (its best, else its last)"},
-    {"weights", OPTION_CHOICE, FIELD(weights), "auto", 0, 0, WEIGHTS_CHOICES, "weights",
-     WEIGHTS_HELP},
-    {"root", OPTION_STRING, FIELD(root), "", 0, 0, NULL, "data-dir",
-     "posed scenes: folders or tar files, with commas between"},
-    {"split", OPTION_STRING, FIELD(split), "", 0, 0, NULL, "split", "split; empty: all"},
+    NVS_INPUT_OPTIONS(RenderOptions, ""),
     {"scene", OPTION_STRING, FIELD(scene), "", 0, 0, NULL, "scene",
      "name of the scene; empty: the first that is usable"},
     {"inputs", OPTION_STRING, FIELD(inputs), "0,1", 0, 0, NULL, "input-views",
@@ -111,11 +106,11 @@ static Status find_scene(NvsRender *r, const char *name) {
     if (name[0]) {
         r->scene = scene_set_find(r->set, name);
         if (r->scene < 0)
-            return status_set(STATUS_USAGE, "--scene %s is not in %s", name, options.root);
+            return status_set(STATUS_USAGE, "--scene %s is not in %s", name, options.input.root);
     }
     for (int64_t i = 0; r->scene < 0 && i < scene_set_count(r->set); i++)
         if (scene_usable(scene_set_at(r->set, i))) r->scene = i;
-    if (r->scene < 0) return status_set(STATUS_DATA, "%s: no scene is usable", options.root);
+    if (r->scene < 0) return status_set(STATUS_DATA, "%s: no scene is usable", options.input.root);
     const Scene *scene = scene_set_at(r->set, r->scene);
     if (scene_usable(scene)) return STATUS_OK;
     return status_set(STATUS_DATA, "scene %s is not usable: %s", scene->name,
@@ -150,11 +145,11 @@ static Status find_views(NvsRender *r) {
 /* A scene's pictures are needed for input views and for --targets. */
 static Status check_usage(const Config *config) {
     const bool loaded = options.load_scene[0] != 0;
-    if (!options.checkpoint[0] || (!options.root[0] && !loaded))
+    if (!options.input.checkpoint[0] || (!options.input.root[0] && !loaded))
         return status_set(STATUS_USAGE, "--checkpoint and --data-dir are needed");
     if (options.targets[0] && options.cameras[0])
         return status_set(STATUS_USAGE, "--targets and --cameras: only one of them");
-    if (loaded && options.targets[0] && !options.root[0])
+    if (loaded && options.targets[0] && !options.input.root[0])
         return status_set(STATUS_USAGE, "--targets with --load-scene needs --data-dir");
     if (loaded && config_is_set(config, "nvs_render", "inputs"))
         return status_set(STATUS_USAGE, "--load-scene takes the place of --input-views");
@@ -234,13 +229,14 @@ static Status write_all(NvsRender *r, const RenderOutput *output) {
 }
 
 static Status open_scene(NvsRender *r, const char *name) {
-    if (!options.root[0]) return STATUS_OK;
-    TRY(scene_set_open(options.root, options.split, &r->set));
+    if (!options.input.root[0]) return STATUS_OK;
+    TRY(scene_set_open(options.input.root, options.input.split, &r->set));
     return find_scene(r, name);
 }
 
 static Status open_model(NvsRender *r, const Config *config) {
-    return nvs_model_open(&r->model, options.checkpoint, (WeightsChoice)options.weights, config);
+    return nvs_model_open(&r->model, options.input.checkpoint, (WeightsChoice)options.input.weights,
+                          config);
 }
 
 /* A saved scene's pictures, when they are at hand, are those of the scene of its name. */

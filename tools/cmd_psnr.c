@@ -21,7 +21,7 @@ static const Option psnr_options[] = {
     {"quantize", OPTION_CHOICE, FIELD(quantize), "none", 0, 0, "none|8bit", "quantize",
      "8bit: samples of 16 bits are rounded to 8 first"},
     {"lpips_weights", OPTION_STRING, FIELD(lpips_weights), "", 0, 0, NULL, "lpips-weights",
-     "safetensors with the weights of LPIPS 0.1 (VGG): then it is computed, too"},
+     LPIPS_WEIGHTS_HELP},
     {"min_psnr", OPTION_FLOAT, FIELD(min_psnr), "0", 0, 0, NULL, "min-psnr",
      "exit code 1 when the PSNR is below this, in dB; unset: no floor"},
     {"pairs", OPTION_STRING, FIELD(pairs), "", 0, 0, NULL, "pairs",

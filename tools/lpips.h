@@ -19,6 +19,9 @@
 
 typedef struct Lpips Lpips;
 
+#define LPIPS_WEIGHTS_HELP                                                                         \
+    "safetensors with the weights of LPIPS 0.1 (VGG): then it is computed, too"
+
 enum { LPIPS_SIDE = 16 }; /* smaller sides leave nothing after four poolings */
 
 /* STATUS_DATA names a tensor that is missing, ill-shaped, not finite, or a negative weight of a

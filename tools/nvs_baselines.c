@@ -24,7 +24,11 @@ static int64_t nearest_input(const NvsViews *v, int64_t target) {
     return best;
 }
 
-static void mean_of_inputs(const NvsViews *v, uint8_t *out) {
+uint8_t *nvs_nearest_input(const NvsViews *v, int64_t t) {
+    return v->pixels + nearest_input(v, t) * v->width * v->height * 3;
+}
+
+void nvs_mean_input(const NvsViews *v, uint8_t *out) {
     const int64_t size = v->width * v->height * 3;
     for (int64_t k = 0; k < size; k++) {
         int64_t sum = 0;
@@ -43,10 +47,9 @@ Status nvs_score_view(const NvsViews *v, int64_t t, uint8_t *guess, bool ssim, S
 
 Status nvs_score_baselines(const NvsViews *v, bool ssim, uint8_t *room, Score *nearest,
                            Score *mean) {
-    mean_of_inputs(v, room);
+    nvs_mean_input(v, room);
     for (int64_t t = 0; t < v->targets; t++) {
-        uint8_t *near = v->pixels + nearest_input(v, t) * v->width * v->height * 3;
-        TRY(nvs_score_view(v, t, near, ssim, &nearest[t]));
+        TRY(nvs_score_view(v, t, nvs_nearest_input(v, t), ssim, &nearest[t]));
         TRY(nvs_score_view(v, t, room, ssim, &mean[t]));
     }
     return STATUS_OK;

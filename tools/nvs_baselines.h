@@ -17,6 +17,10 @@ typedef struct NvsViews {
     int64_t inputs, targets, width, height;
 } NvsViews;
 
+/* The baselines' pictures for target t: an input view of v->pixels; the mean, for every target. */
+uint8_t *nvs_nearest_input(const NvsViews *v, int64_t t);
+void nvs_mean_input(const NvsViews *v, uint8_t *out);
+
 /* PSNR (and SSIM) of a picture that stands for target t. */
 Status nvs_score_view(const NvsViews *v, int64_t t, uint8_t *guess, bool ssim, Score *out);
 /* Scores of both baselines for all targets; `room` holds one view. */

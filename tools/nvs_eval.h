@@ -3,6 +3,7 @@
 #define TTV_TOOLS_NVS_EVAL_H
 
 #include "datasets/view_sample.h"
+#include "tools/lpips.h"
 #include "tools/nvs_baselines.h"
 #include "tools/nvs_model.h"
 
@@ -12,15 +13,22 @@ typedef struct NvsEval {
     EvalIndex index;
     ViewOptions view;
     ViewScratch scratch;
-    uint8_t *pixels, *rendered, *baseline;       /* of one sample; of one view */
-    ScoreSummary (*scenes)[NVS_METHODS];         /* of every entry; n = 0: not scored */
+    uint8_t *pixels, *rendered, *baseline; /* of one sample; of one view */
+    ScoreSummary (*scenes)[NVS_METHODS];   /* of every entry; n = 0: not scored */
+    Score **scores; /* of every entry's views, [method * targets + target]; NULL: not scored */
     double psnr[NVS_METHODS], ssim[NVS_METHODS]; /* mean over scenes of their means; NAN: none */
+    double lpips[NVS_METHODS];
+    Lpips *network; /* NULL: no weights were given, and LPIPS is not computed */
+    float *planes;  /* two views in 0..1, for LPIPS */
     int64_t evaluated, views;
+    bool per_view;    /* a row of the table for each view, too */
     const char *save; /* folder for pictures; "": none are kept */
 } NvsEval;
 
 /* Scores every entry that is ready; those that cannot be loaded or rendered become EVAL_FAILED. */
 Status nvs_eval_run(NvsEval *e);
+/* All that it took, the model, the scenes and the network too. */
+void nvs_eval_free(NvsEval *e);
 
 /* ---- nvs_eval_save.c ---- */
 

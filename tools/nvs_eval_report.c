@@ -1,5 +1,5 @@
 /* What `ttv nvs eval` says. */
-#include <math.h>
+#include <stdio.h>
 
 #include "core/json.h"
 #include "tools/cli.h"
@@ -21,49 +21,118 @@ void nvs_eval_print_reasons(const NvsEval *e) {
         note("and %lld more scenes that were not evaluated (see --json)", (long long)more);
 }
 
+/* What a table or a list shows of each method. */
+typedef struct Numbers {
+    double psnr[NVS_METHODS], ssim[NVS_METHODS], lpips[NVS_METHODS];
+} Numbers;
+
+static Numbers numbers_of_scene(const ScoreSummary s[NVS_METHODS]) {
+    Numbers n;
+    for (int m = 0; m < NVS_METHODS; m++) {
+        n.psnr[m] = s[m].psnr_mean;
+        n.ssim[m] = s[m].ssim_mean;
+        n.lpips[m] = s[m].lpips_mean;
+    }
+    return n;
+}
+
+static Numbers numbers_of_view(const Score *scores, int64_t targets, int64_t t) {
+    Numbers n;
+    for (int m = 0; m < NVS_METHODS; m++) {
+        n.psnr[m] = scores[m * targets + t].psnr;
+        n.ssim[m] = scores[m * targets + t].ssim;
+        n.lpips[m] = scores[m * targets + t].lpips;
+    }
+    return n;
+}
+
+static Numbers numbers_of_all(const NvsEval *e) {
+    Numbers n;
+    for (int m = 0; m < NVS_METHODS; m++) {
+        n.psnr[m] = e->psnr[m];
+        n.ssim[m] = e->ssim[m];
+        n.lpips[m] = e->lpips[m];
+    }
+    return n;
+}
+
 /* ---- text ---- */
 
-static void print_numbers(const char *name, int64_t views, const double *psnr, const double *ssim) {
+static void print_numbers(const NvsEval *e, const char *name, int64_t views, Numbers n) {
     out_printf("%-24s %5lld", name, (long long)views);
-    for (int m = 0; m < NVS_METHODS; m++) out_printf("  %8.4f %7.5f", psnr[m], ssim[m]);
+    for (int m = 0; m < NVS_METHODS; m++) {
+        out_printf("  %8.4f %7.5f", n.psnr[m], n.ssim[m]);
+        if (e->network) out_printf(" %7.5f", n.lpips[m]);
+    }
     out_text("\n");
+}
+
+static void print_views(const NvsEval *e, int64_t i) {
+    const ViewSample *s = &e->index.entries[i].sample;
+    char name[48];
+    for (int64_t t = 0; t < s->targets; t++) {
+        snprintf(name, sizeof name, "  frame %lld", (long long)s->frames[s->inputs + t]);
+        print_numbers(e, name, 1, numbers_of_view(e->scores[i], s->targets, t));
+    }
+}
+
+static void print_lpips_note(const NvsEval *e) {
+    if (!e->network)
+        note("LPIPS was not computed: no weights were given (--lpips-weights)");
+    else if (e->view.width < LPIPS_SIDE || e->view.height < LPIPS_SIDE)
+        note("LPIPS was not computed: views have a side below %d pixels", LPIPS_SIDE);
 }
 
 void nvs_eval_print_text(const NvsEval *e) {
     out_printf("%-24s %5s", "scene", "views");
-    for (int m = 0; m < NVS_METHODS; m++)
+    for (int m = 0; m < NVS_METHODS; m++) {
         out_printf("  %8s %7s", nvs_method_name((NvsMethod)m), "ssim");
+        if (e->network) out_printf(" %7s", "lpips");
+    }
     out_text("\n");
     for (int64_t i = 0; i < e->index.count && !out_failed(); i++) {
         const ScoreSummary *s = e->scenes[i];
-        const double psnr[] = {s[0].psnr_mean, s[1].psnr_mean, s[2].psnr_mean};
-        const double ssim[] = {s[0].ssim_mean, s[1].ssim_mean, s[2].ssim_mean};
-        if (s[0].n > 0) print_numbers(e->index.entries[i].scene, s[0].n, psnr, ssim);
+        if (s[0].n == 0) continue;
+        if (e->per_view) print_views(e, i);
+        print_numbers(e, e->index.entries[i].scene, s[0].n, numbers_of_scene(s));
     }
-    if (e->evaluated > 0) print_numbers("mean over scenes", e->views, e->psnr, e->ssim);
+    if (e->evaluated > 0) print_numbers(e, "mean over scenes", e->views, numbers_of_all(e));
     const EvalCounts n = eval_index_counts(&e->index);
     out_printf("%lld evaluated, %lld null, %lld missing, %lld faulty, %lld failed\n",
                (long long)e->evaluated, (long long)n.null, (long long)n.missing,
                (long long)n.faulty, (long long)n.failed);
+    print_lpips_note(e);
 }
 
 /* ---- JSON ---- */
 
-static void json_methods(JsonWriter *w, const double *psnr, const double *ssim) {
+static void json_methods(JsonWriter *w, const NvsEval *e, Numbers n) {
     for (int m = 0; m < NVS_METHODS; m++) {
         json_key(w, nvs_method_name((NvsMethod)m));
         json_begin_object(w);
-        json_pair_number(w, "psnr", psnr[m]);
-        json_pair_number(w, "ssim", ssim[m]);
+        json_pair_number(w, "psnr", n.psnr[m]);
+        json_pair_number(w, "ssim", n.ssim[m]);
+        if (e->network) json_pair_number(w, "lpips", n.lpips[m]);
         json_end_object(w);
     }
+}
+
+static void json_views(JsonWriter *w, const NvsEval *e, int64_t i) {
+    const ViewSample *s = &e->index.entries[i].sample;
+    json_key(w, "targets");
+    json_begin_array(w);
+    for (int64_t t = 0; t < s->targets; t++) {
+        json_begin_object(w);
+        json_pair_int(w, "frame", s->frames[s->inputs + t]);
+        json_methods(w, e, numbers_of_view(e->scores[i], s->targets, t));
+        json_end_object(w);
+    }
+    json_end_array(w);
 }
 
 static void json_entry(JsonWriter *w, const NvsEval *e, int64_t i) {
     const EvalEntry *entry = &e->index.entries[i];
     const ScoreSummary *s = e->scenes[i];
-    const double psnr[] = {s[0].psnr_mean, s[1].psnr_mean, s[2].psnr_mean};
-    const double ssim[] = {s[0].ssim_mean, s[1].ssim_mean, s[2].ssim_mean};
     json_begin_object(w);
     json_pair_string(w, "scene", entry->scene);
     json_pair_string(w, "state",
@@ -71,7 +140,8 @@ static void json_entry(JsonWriter *w, const NvsEval *e, int64_t i) {
     if (entry->reason) json_pair_string(w, "reason", entry->reason);
     if (s[0].n > 0) {
         json_pair_int(w, "views", s[0].n);
-        json_methods(w, psnr, ssim);
+        json_methods(w, e, numbers_of_scene(s));
+        json_views(w, e, i);
     }
     json_end_object(w);
 }
@@ -87,7 +157,8 @@ Status nvs_eval_print_json(const NvsEval *e) {
     json_pair_int(&w, "missing", n.missing);
     json_pair_int(&w, "faulty", n.faulty);
     json_pair_int(&w, "failed", n.failed);
-    json_methods(&w, e->psnr, e->ssim);
+    json_methods(&w, e, numbers_of_all(e));
+    if (!e->network) json_pair_string(&w, "lpips_note", "not computed: no weights were given");
     json_key(&w, "scenes");
     json_begin_array(&w);
     for (int64_t i = 0; i < e->index.count; i++) json_entry(&w, e, i);

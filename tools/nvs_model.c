@@ -114,6 +114,21 @@ Status nvs_model_open(NvsModel *m, const char *checkpoint, WeightsChoice choice,
     return s;
 }
 
+bool nvs_checkpoint(const char *checkpoint, WeightsChoice choice) {
+    char *path = NULL;
+    SafeFile *file = NULL;
+    bool answer = false;
+    Status s = weights_resolve(checkpoint, choice, &path);
+    if (s == STATUS_OK) s = safetensors_open(path, &file);
+    if (s == STATUS_OK) {
+        const char *kind = safetensors_meta(file, "ttv.model");
+        answer = kind && strcmp(kind, "lact_nvs") == 0;
+        safetensors_close(file);
+    }
+    mem_free(path);
+    return answer;
+}
+
 Status nvs_model_load(NvsModel *m, const char *checkpoint) {
     char *path;
     SafeFile *file = NULL;

@@ -85,11 +85,22 @@ static void axes(Plot *p, const char *title, const char *x_name) {
                 1, ink, x_name);
 }
 
+/* A vertical line with ends. */
+static void whisker(Plot *p, double x, double low, double high, Color c) {
+    enum { HALF = 3 };
+    if (!isfinite(low) || !isfinite(high)) return;
+    const double y0 = place_y(p, low), y1 = place_y(p, high);
+    line(p, x, y0, x, y1, c);
+    line(p, x - HALF, y0, x + HALF, y0, c);
+    line(p, x - HALF, y1, x + HALF, y1, c);
+}
+
 static void draw(Plot *p, const PlotSeries *s, Color c, bool points) {
     for (int64_t i = 0; i < s->count; i++) {
         if (!isfinite(s->x[i]) || !isfinite(s->y[i])) continue;
         const double x = place_x(p, s->x[i]), y = place_y(p, s->y[i]);
         square(p, x, y, points ? 1 : 2, c);
+        if (s->low && s->high) whisker(p, x, s->low[i], s->high[i], c);
         if (points || i == 0 || !isfinite(s->y[i - 1])) continue;
         line(p, place_x(p, s->x[i - 1]), place_y(p, s->y[i - 1]), x, y, c);
     }
@@ -102,6 +113,8 @@ Status plot_write(const char *path, const char *title, const char *x_name, const
         for (int64_t i = 0; i < series[s].count; i++) {
             widen(&p.x, series[s].x[i]);
             widen(&p.y, series[s].y[i]);
+            if (series[s].low) widen(&p.y, series[s].low[i]);
+            if (series[s].high) widen(&p.y, series[s].high[i]);
         }
     finish_range(&p.x);
     finish_range(&p.y);
@@ -112,6 +125,60 @@ Status plot_write(const char *path, const char *title, const char *x_name, const
         draw(&p, &series[s], c, points);
         canvas_text(&p.canvas, WIDTH - RIGHT - 160, TOP + 6 + 12 * s, 1, c, series[s].name);
     }
+    const Status s = image_write_png(path, &p.canvas);
+    image_free(&p.canvas);
+    return s;
+}
+
+/* ---- rows ---- */
+
+enum { ROW = 22, NAMES = 230 };
+
+static double row_x(const Plot *p, double x) {
+    return place(p->x, x, NAMES, WIDTH - RIGHT);
+}
+
+static void row_axis(Plot *p, const char *title, int64_t bottom) {
+    char text[32];
+    for (int i = 0; i <= 4; i++) {
+        const double x = p->x.low + i / 4.0 * (p->x.high - p->x.low);
+        line(p, row_x(p, x), TOP, row_x(p, x), (double)bottom, faint);
+        snprintf(text, sizeof text, "%.4g", x);
+        canvas_text(&p->canvas, lround(row_x(p, x)) - canvas_text_width(text, 1) / 2, bottom + 6, 1,
+                    ink, text);
+    }
+    line(p, NAMES, (double)bottom, WIDTH - RIGHT, (double)bottom, ink);
+    canvas_text(&p->canvas, 12, 8, 2, ink, title);
+}
+
+static void draw_row(Plot *p, const PlotRow *r, double y, Color c) {
+    enum { HALF = 4 };
+    canvas_text(&p->canvas, 12, lround(y) - 4, 1, ink, r->name);
+    if (isfinite(r->low) && isfinite(r->high)) {
+        const double x0 = row_x(p, r->low), x1 = row_x(p, r->high);
+        line(p, x0, y, x1, y, c);
+        line(p, x0, y - HALF, x0, y + HALF, c);
+        line(p, x1, y - HALF, x1, y + HALF, c);
+    }
+    if (isfinite(r->value)) square(p, row_x(p, r->value), y, 2, c);
+}
+
+Status plot_rows(const char *path, const char *title, const PlotRow *rows, int64_t count) {
+    const int64_t bottom = TOP + 8 + count * ROW;
+    Plot p = {.x = {INFINITY, -INFINITY}};
+    for (int64_t i = 0; i < count; i++) {
+        widen(&p.x, rows[i].value);
+        widen(&p.x, rows[i].low);
+        widen(&p.x, rows[i].high);
+    }
+    finish_range(&p.x);
+    TRY(canvas_new(WIDTH, bottom + BOTTOM, (Color){255, 255, 255}, &p.canvas));
+    row_axis(&p, title, bottom);
+    if (count > 0 && isfinite(rows[0].value))
+        line(&p, row_x(&p, rows[0].value), TOP, row_x(&p, rows[0].value), (double)bottom,
+             colors[1]);
+    for (int64_t i = 0; i < count; i++)
+        draw_row(&p, &rows[i], TOP + 8 + ((double)i + 0.5) * ROW, colors[0]);
     const Status s = image_write_png(path, &p.canvas);
     image_free(&p.canvas);
     return s;

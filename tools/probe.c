@@ -1,4 +1,4 @@
-/* Opening, scoring and the sweeps over the inner loop. */
+/* Opening, settings, and the sweeps over the inner loop. */
 #include "tools/probe.h"
 
 #include <errno.h>
@@ -10,24 +10,11 @@
 #include "core/file.h"
 #include "core/memory.h"
 #include "tools/cli.h"
-#include "tools/plot.h"
+#include "tools/nvs_model.h"
 
 /* ---- opening ---- */
 
-static Status open_data(Probe *p) {
-    if (!*settings.data.root)
-        return status_set(STATUS_USAGE,
-                          "no data: give --data-dir DIR, or [data] root in a file (-c)");
-    if (p->model.classes.count > 0) TRY(class_list_copy(&p->classes, &p->model.classes));
-    TRY(dataset_open(&settings.data, settings.data.val_split, &p->classes, &p->data));
-    if (p->classes.count == p->model.config.classes) return STATUS_OK;
-    return status_set(STATUS_DATA, "%s has %lld classes, but the model has %lld",
-                      settings.data.root, (long long)p->classes.count,
-                      (long long)p->model.config.classes);
-}
-
-/* The run folder of the checkpoint knows where its data was. */
-static Status take_data_of_run(Config *config, const char *checkpoint) {
+Status probe_take_data(Config *config, const char *checkpoint) {
     enum { MAX_CONFIG_BYTES = 1 << 20 };
     char *path, *text = NULL;
     size_t size;
@@ -35,173 +22,168 @@ static Status take_data_of_run(Config *config, const char *checkpoint) {
     Status s = STATUS_OK;
     if (file_is_folder(checkpoint) && file_exists(path)) {
         s = file_read(path, MAX_CONFIG_BYTES, &text, &size);
-        if (s == STATUS_OK) s = config_overlay(config, text, size, path, "data", NULL);
+        if (s == STATUS_OK) s = config_overlay(config, text, size, path, "data scenes", NULL);
     }
     mem_free(text);
     mem_free(path);
     return s;
 }
 
+static Status remember_rules(Probe *p) {
+    TRY(mem_alloc((void **)&p->own, p->depth, sizeof *p->own, "a model's rules"));
+    TRY(mem_alloc((void **)&p->swaps, p->depth, sizeof *p->swaps, "replaced queries"));
+    for (int64_t i = 0; i < p->depth; i++) {
+        const FastLayer *l = &p->layers[i];
+        LayerRules *own = &p->own[i];
+        if (l->kind == LAYER_VITTT) own->vittt = l->vittt->variant;
+        if (l->kind == LAYER_GRAPH) own->graph = l->graph->rule;
+        if (l->kind != LAYER_LACT) continue;
+        own->lact = l->lact->variant;
+        own->lact_steps = l->lact->steps;
+    }
+    return STATUS_OK;
+}
+
 Status probe_open(Probe *p, const ProbeOptions *o, Config *config) {
     *p = (Probe){.options = o};
-    TRY(take_data_of_run(config, o->checkpoint));
-    TRY(model_open(&p->model, o->checkpoint, (WeightsChoice)o->weights, config));
-    TRY(open_data(p));
-    if (p->model.vittt->blocks[0].sequence.kind != SEQUENCE_NONE)
-        return status_set(STATUS_USAGE, "mixer '%s': only the mixers of ViTTT can be probed so far",
-                          p->model.config.mixer);
-    TRY(verifier_open(&p->model, &p->verifier));
-    p->base = p->model.vittt->blocks[0].mixer.variant;
-    TRY(predictor_open(&p->predictor, &p->model, settings.loader.batch_size));
-    const int64_t side = p->model.preprocess.image_size;
-    TRY(mem_alloc((void **)&p->logits, settings.loader.batch_size * p->model.config.classes,
-                  sizeof(float), "logits"));
-    TRY(mem_alloc((void **)&p->pictures, o->pictures * side * side, 3, "pictures"));
+    TRY(probe_take_data(config, o->checkpoint));
+    TRY(nvs_checkpoint(o->checkpoint, (WeightsChoice)o->weights) ? probe_nvs(p, config)
+                                                                 : probe_classifier(p, config));
+    TRY(remember_rules(p));
     return file_make_folder(o->output);
 }
 
 void probe_close(Probe *p) {
-    verifier_close(p->verifier);
-    predictor_close(&p->predictor);
-    mem_free(p->logits);
-    mem_free(p->pictures);
-    if (p->data) dataset_close(p->data);
-    class_list_free(&p->classes);
-    model_close(&p->model);
+    if (p->own) probe_set(p, &(ProbeSetting){.layer = -1});
+    if (p->layers) probe_trace(p, false);
+    if (p->subject) p->subject->close(p);
+    mem_free(p->layers);
+    mem_free(p->own);
+    mem_free(p->swaps);
+    for (int m = 0; m < PROBE_METRICS; m++) mem_free(p->values[m]);
+    mem_free(p->groups);
+    *p = (Probe){0};
 }
 
-/* ---- scoring ---- */
+/* ---- settings ---- */
 
-/* Keeps the first good pictures of the first pass. */
-static void keep_pictures(void *user, const HostBatch *b, const float *logits) {
-    (void)logits;
-    Probe *p = user;
-    const int64_t side = p->model.preprocess.image_size, size = side * side * 3;
-    for (int64_t i = 0; i < b->count && p->kept < p->options->pictures; i++) {
-        if (b->valid && !b->valid[i]) continue;
-        memcpy(p->pictures + p->kept * size, b->pixels + i * size, (size_t)size);
-        p->kept++;
+static void set_vittt(VitttMixer *m, const VitttVariant *own, const ProbeSetting *s,
+                      const QuerySwap *swap) {
+    m->variant = *own;
+    if (s->steps > 0) m->variant.steps = s->steps;
+    m->variant.ascend_glu ^= (s->ascent & ASCENT_MAIN) != 0;
+    m->variant.ascend_dwc ^= (s->ascent & ASCENT_DEPTHWISE) != 0;
+    m->swap = swap;
+}
+
+/* Keys as queries are a rule of the layer itself. */
+static void set_lact(LactLayer *m, const LayerRules *own, const ProbeSetting *s,
+                     const QuerySwap *swap) {
+    m->variant = own->lact;
+    m->steps = s->steps > 0 ? s->steps : own->lact_steps;
+    m->variant.ascend ^= (s->ascent & ASCENT_MAIN) != 0;
+    m->swap = swap && swap->kind != QUERY_KEYS ? swap : NULL;
+    if (swap && swap->kind == QUERY_KEYS) m->variant.query_is_key = true;
+}
+
+static void set_graph(SequenceMixer *m, const GraphRule *own, const ProbeSetting *s,
+                      const QuerySwap *swap) {
+    m->rule = *own;
+    if (s->steps > 0) m->rule.steps = s->steps;
+    m->rule.ascend ^= (s->ascent & ASCENT_MAIN) != 0;
+    m->swap = swap;
+}
+
+void probe_set(Probe *p, const ProbeSetting *s) {
+    const ProbeSetting plain = {.layer = -1};
+    for (int64_t i = 0; i < p->depth; i++) {
+        FastLayer *l = &p->layers[i];
+        const ProbeSetting *now = s->layer < 0 || s->layer == i ? s : &plain;
+        p->swaps[i] = (QuerySwap){now->query, (uint64_t)p->options->seed, i};
+        const bool replaces = now->query != QUERY_OWN && !now->attention;
+        const QuerySwap *swap = replaces ? &p->swaps[i] : NULL;
+        if (l->kind == LAYER_VITTT) set_vittt(l->vittt, &p->own[i].vittt, now, swap);
+        if (l->kind == LAYER_LACT) set_lact(l->lact, &p->own[i], now, swap);
+        if (l->kind == LAYER_GRAPH) set_graph(l->graph, &p->own[i].graph, now, swap);
     }
+    if (p->subject->attention)
+        p->subject->attention(p, s->attention && s->query != QUERY_OWN ? p->swaps : NULL);
 }
 
-static void set_traces(Probe *p, bool on) {
-    verifier_trace(p->verifier, on);
+void probe_trace(Probe *p, bool on) {
+    for (int64_t i = 0; i < p->depth; i++) fast_layer_trace(&p->layers[i], on);
 }
 
-Status probe_score(Probe *p, Score *out) {
-    Loader *loader;
-    *out = (Score){0};
-    TRY(eval_loader_open(p->data, &p->model.preprocess, &loader));
-    set_traces(p, false); /* a batch's values need not stay */
-    Status s =
-        score_all(&p->predictor, loader, dataset_count(p->data), p->logits, out, keep_pictures, p);
-    set_traces(p, true);
-    loader_close(loader);
-    if (s == STATUS_OK && p->kept == 0)
-        s = status_set(STATUS_DATA, "%s: no picture could be read", settings.data.root);
-    return s;
-}
+/* ---- measuring ---- */
 
-void probe_set(Probe *p, VitttVariant v, int64_t layer) {
-    for (int64_t i = 0; i < p->model.config.depth; i++)
-        if (layer < 0 || i == layer) p->model.vittt->blocks[i].mixer.variant = v;
+static void inner_add(InnerLoop *sum, const InnerLoop *one, double factor) {
+    for (int k = 0; k < 2; k++) {
+        sum->loss[k] += factor * one->loss[k];
+        sum->alignment[k] += factor * one->alignment[k];
+    }
+    sum->moved += factor * one->moved;
 }
 
 static Status inner_losses(Probe *p, ProbeRow *row) {
-    const int64_t side = p->model.preprocess.image_size, size = side * side * 3;
-    verifier_clear(p->verifier);
-    for (int64_t i = 0; i < p->kept; i++)
-        TRY(verifier_picture(p->verifier, p->pictures + i * size));
-    int64_t count, seen = 0;
-    const VerifyRow *rows = verifier_rows(p->verifier, &count);
-    for (int64_t i = 0; i < count; i += 2) { /* the GLU branch of each layer */
-        seen += rows[i].count;
-        for (int k = 0; k < 2; k++) {
-            row->loss[k] += rows[i].loss[k];
-            row->alignment[k] += rows[i].alignment[k];
+    probe_trace(p, true);
+    for (int64_t i = 0; i < p->kept; i++) {
+        TRY(p->subject->trace(p, i));
+        for (int64_t l = 0; l < p->depth; l++) {
+            InnerLoop one;
+            TRY(fast_layer_inner(p->device, &p->layers[l], &one));
+            inner_add(&row->layers[l], &one, 1 / (double)p->kept);
         }
-        row->moved += rows[i].moved;
     }
-    for (int k = 0; k < 2; k++) {
-        row->loss[k] /= (double)seen;
-        row->alignment[k] /= (double)seen;
-    }
-    row->moved /= (double)seen;
+    probe_trace(p, false);
+    for (int64_t l = 0; l < p->depth; l++)
+        inner_add(&row->inner, &row->layers[l], 1 / (double)p->depth);
     return STATUS_OK;
 }
 
-Status probe_measure(Probe *p, ProbeTable *t, const char *setting, double value) {
+static Status keep_base(const Probe *p, ProbeTable *t) {
+    for (int m = 0; m < PROBE_METRICS; m++) {
+        TRY(mem_alloc((void **)&t->base[m], p->samples, sizeof(double), "scores"));
+        memcpy(t->base[m], p->values[m], (size_t)p->samples * sizeof(double));
+    }
+    return STATUS_OK;
+}
+
+static Status intervals(const Probe *p, const ProbeTable *t, ProbeRow *row) {
+    const bool by_scene = p->options->unit == UNIT_SCENE;
+    const Bootstrap b = {p->options->resamples, (uint64_t)p->options->seed, 0.95,
+                         by_scene ? p->groups : NULL};
+    for (int m = 0; m < PROBE_METRICS; m++)
+        TRY(bootstrap_mean(&b, p->values[m], t->base[m], p->samples, &row->metric[m],
+                           &row->difference[m]));
+    return STATUS_OK;
+}
+
+Status probe_measure(Probe *p, ProbeTable *t, const char *name, double value,
+                     const ProbeSetting *s) {
     if (t->count == PROBE_ROWS)
         return status_set(STATUS_USAGE, "more than %d settings", PROBE_ROWS);
-    ProbeRow *row = &t->rows[t->count];
+    ProbeRow *row = &t->rows[t->count++];
     *row = (ProbeRow){.value = value};
-    snprintf(row->setting, sizeof row->setting, "%s", setting);
-    TRY(probe_score(p, &row->score));
+    snprintf(row->setting, sizeof row->setting, "%s", name);
+    TRY(mem_alloc((void **)&row->layers, p->depth, sizeof *row->layers, "inner losses"));
+    probe_set(p, s);
+    TRY(p->subject->score(p));
+    row->samples = p->samples;
+    if (t->count == 1) TRY(keep_base(p, t));
+    TRY(intervals(p, t, row));
     TRY(inner_losses(p, row));
-    t->count++;
-    progress_line(5, "%s: top-1 %.2f %%", setting,
-                  100 * (double)row->score.top1 / (double)row->score.scored);
+    progress_line(5, "%s: %s %.3f", name, p->subject->metrics[0], row->metric[0].value);
     return STATUS_OK;
 }
 
-/* ---- files ---- */
-
-static Status output_path(const Probe *p, const char *name, const char *ending, char **out) {
-    char leaf[96];
-    snprintf(leaf, sizeof leaf, "%.64s.%.8s", name, ending);
-    return path_join(out, p->options->output, leaf);
+void probe_table_free(ProbeTable *t) {
+    for (int i = 0; i < t->count; i++) mem_free(t->rows[i].layers);
+    for (int m = 0; m < PROBE_METRICS; m++) mem_free(t->base[m]);
+    t->count = 0;
 }
 
-Status probe_write_csv(const Probe *p, const ProbeTable *t, const char *name) {
-    char *path, line[512];
-    FileWriter *w;
-    TRY(output_path(p, name, "csv", &path));
-    Status s = file_writer_open(path, &w);
-    mem_free(path);
-    TRY(s);
-    const char *head = "setting,value,images,top1,top5,loss,inner_loss_before,inner_loss_after,"
-                       "alignment_before,alignment_after,moved\n";
-    s = file_writer_write(w, head, strlen(head));
-    for (int i = 0; i < t->count && s == STATUS_OK; i++) {
-        const ProbeRow *r = &t->rows[i];
-        const double n = (double)r->score.scored;
-        const int length = snprintf(
-            line, sizeof line, "%s,%g,%lld,%.4f,%.4f,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g\n", r->setting,
-            r->value, (long long)r->score.scored, 100 * (double)r->score.top1 / n,
-            100 * (double)r->score.top5 / n, r->score.loss_sum / n, r->loss[0], r->loss[1],
-            r->alignment[0], r->alignment[1], r->moved);
-        s = file_writer_write(w, line, (size_t)length);
-    }
-    if (s == STATUS_OK) return file_writer_commit(w);
-    file_writer_abort(w);
-    return s;
-}
-
-/* Top-1 and the inner loss after the step over the swept value; the first row repeats one of the
- * list and is left out. */
-static Status write_plots(const Probe *p, const ProbeTable *t, const char *name,
-                          const char *x_name) {
-    double x[PROBE_ROWS], top1[PROBE_ROWS], after[PROBE_ROWS];
-    const int n = t->count - 1;
-    for (int i = 0; i < n; i++) {
-        const ProbeRow *r = &t->rows[i + 1];
-        x[i] = r->value;
-        top1[i] = 100 * (double)r->score.top1 / (double)r->score.scored;
-        after[i] = r->alignment[1];
-    }
-    char file[64], *path;
-    const PlotSeries metric = {"top-1 %", x, top1, n};
-    const PlotSeries inner = {"-cos(f(k), v)", x, after, n};
-    snprintf(file, sizeof file, "%s_top1", name);
-    TRY(output_path(p, file, "png", &path));
-    Status s = plot_write(path, "top-1", x_name, &metric, 1, false);
-    mem_free(path);
-    TRY(s);
-    snprintf(file, sizeof file, "%s_inner", name);
-    TRY(output_path(p, file, "png", &path));
-    s = plot_write(path, "inner loss after the step", x_name, &inner, 1, false);
-    mem_free(path);
-    return s;
+static Status measure_own(Probe *p, ProbeTable *t, double value) {
+    return probe_measure(p, t, "baseline", value, &(ProbeSetting){.layer = -1});
 }
 
 /* ---- the modes ---- */
@@ -219,77 +201,86 @@ static Status next_number(const char **at, int64_t *out) {
     return STATUS_OK;
 }
 
+static Status check_list(const char *list) {
+    int64_t steps;
+    Status s;
+    while ((s = next_number(&list, &steps)) == STATUS_OK) continue;
+    return s == STATUS_END ? STATUS_OK : s;
+}
+
+static int64_t own_steps(const Probe *p) {
+    const LayerRules *own = &p->own[0];
+    const int64_t steps = p->layers[0].kind == LAYER_VITTT   ? own->vittt.steps
+                          : p->layers[0].kind == LAYER_GRAPH ? own->graph.steps
+                                                             : own->lact_steps;
+    return steps > 1 ? steps : 1;
+}
+
 Status probe_steps(Probe *p, ProbeTable *t) {
     const char *at = p->options->list;
     int64_t steps;
     Status s;
-    TRY(probe_measure(p, t, "baseline", (double)(p->base.steps > 1 ? p->base.steps : 1)));
+    if (p->layers[0].kind == LAYER_GRAPH && p->own[0].graph.visibility == GRAPH_CAUSAL)
+        return status_set(STATUS_USAGE, "a causal mixer has one inner step a token: its steps "
+                                        "cannot be swept");
+    TRY(check_list(at));
+    TRY(measure_own(p, t, (double)own_steps(p)));
     while ((s = next_number(&at, &steps)) == STATUS_OK) {
-        VitttVariant v = p->base;
         char name[32];
-        v.steps = steps;
         snprintf(name, sizeof name, "steps %lld", (long long)steps);
-        probe_set(p, v, -1);
-        TRY(probe_measure(p, t, name, (double)steps));
+        TRY(probe_measure(p, t, name, (double)steps, &(ProbeSetting){.steps = steps, .layer = -1}));
     }
-    if (s != STATUS_END) return s;
-    TRY(probe_write_csv(p, t, "steps"));
-    return write_plots(p, t, "steps", "inner steps");
+    return s == STATUS_END ? probe_write(p, t, "steps", "inner steps") : s;
 }
 
 Status probe_ascent(Probe *p, ProbeTable *t) {
-    TRY(probe_measure(p, t, "baseline", 0));
     const struct {
         const char *name;
-        bool glu, dwc;
-    } settings_of[] = {{"ascent of the GLU branch", true, false},
-                       {"ascent of the depthwise branch", false, true},
-                       {"ascent", true, true}};
-    for (int i = 0; i < 3; i++) {
-        VitttVariant v = p->base;
-        v.ascend_glu ^= settings_of[i].glu;
-        v.ascend_dwc ^= settings_of[i].dwc;
-        probe_set(p, v, -1);
-        TRY(probe_measure(p, t, settings_of[i].name, i + 1));
-    }
-    return probe_write_csv(p, t, "ascent");
+        int ascent;
+    } settings_of[] = {{"ascent of the GLU branch", ASCENT_MAIN},
+                       {"ascent of the depthwise branch", ASCENT_DEPTHWISE},
+                       {"ascent", ASCENT_MAIN | ASCENT_DEPTHWISE}};
+    const bool branches = p->layers[0].kind == LAYER_VITTT;
+    TRY(measure_own(p, t, 0));
+    for (int i = branches ? 0 : 2; i < 3; i++)
+        TRY(probe_measure(p, t, settings_of[i].name, i + 1,
+                          &(ProbeSetting){.ascent = settings_of[i].ascent, .layer = -1}));
+    return probe_write(p, t, "ascent", NULL);
 }
+
+static bool has_own_queries(const Probe *p) {
+    const FastLayer *l = &p->layers[0];
+    return !(l->kind == LAYER_VITTT && p->own[0].vittt.query_is_key) &&
+           !(l->kind == LAYER_LACT && p->own[0].lact.query_is_key);
+}
+
+static const struct {
+    QueryKind kind;
+    const char *name;
+} swaps_of[] = {{QUERY_KEYS, "q = k"},
+                {QUERY_SHUFFLED, "q of another token"},
+                {QUERY_NOISE, "q = noise of its length"}};
+enum { SWAPS = sizeof swaps_of / sizeof *swaps_of };
 
 Status probe_swap(Probe *p, ProbeTable *t) {
-    VitttVariant swapped = p->base;
-    swapped.query_is_key = !swapped.query_is_key;
-    TRY(probe_measure(p, t, "baseline", -1));
-    probe_set(p, swapped, -1);
-    TRY(probe_measure(p, t, "q = k in all layers", -1));
-    for (int64_t i = 0; p->options->per_layer && i < p->model.config.depth; i++) {
-        char name[40];
-        snprintf(name, sizeof name, "q = k in layer %lld", (long long)i);
-        probe_set(p, p->base, -1);
-        probe_set(p, swapped, i);
-        TRY(probe_measure(p, t, name, (double)i));
+    char name[64];
+    if (!has_own_queries(p))
+        return status_set(STATUS_USAGE,
+                          "the model's queries are its keys already: nothing to swap");
+    TRY(measure_own(p, t, -1));
+    for (int i = 0; i < SWAPS; i++) {
+        snprintf(name, sizeof name, "%s in all layers", swaps_of[i].name);
+        TRY(probe_measure(p, t, name, -1, &(ProbeSetting){.query = swaps_of[i].kind, .layer = -1}));
     }
-    return probe_write_csv(p, t, "swap");
-}
-
-/* ---- ranks ---- */
-
-static double rank_of(const double *x, int64_t n, int64_t i) {
-    double below = 0, equal = 0;
-    for (int64_t j = 0; j < n; j++) {
-        below += x[j] < x[i];
-        equal += x[j] == x[i];
+    for (int i = 0; p->subject->attention && i < SWAPS; i++) {
+        snprintf(name, sizeof name, "%s in the attention", swaps_of[i].name);
+        TRY(probe_measure(
+            p, t, name, -1,
+            &(ProbeSetting){.query = swaps_of[i].kind, .attention = true, .layer = -1}));
     }
-    return below + (equal - 1) / 2;
-}
-
-double rank_correlation(const double *x, const double *y, int64_t n) {
-    const double mean = (double)(n - 1) / 2;
-    double xy = 0, xx = 0, yy = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const double a = rank_of(x, n, i) - mean, b = rank_of(y, n, i) - mean;
-        xy += a * b;
-        xx += a * a;
-        yy += b * b;
+    for (int64_t l = 0; p->options->per_layer && l < p->depth; l++) {
+        snprintf(name, sizeof name, "q = k in layer %lld", (long long)l);
+        TRY(probe_measure(p, t, name, (double)l, &(ProbeSetting){.query = QUERY_KEYS, .layer = l}));
     }
-    return xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : NAN;
+    return probe_write(p, t, "swap", NULL);
 }

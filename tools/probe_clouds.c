@@ -12,41 +12,62 @@
 #include "ttt/tsne.h"
 #include "ttt/distance.h"
 
-/* What is compared in one layer; `a` and `b` as verifier_values names them, HALVES: two random
- * halves of the keys, as the reference of what equals. */
+/* What is compared in one layer; HALVES: two random halves of the keys, as the reference of what
+ * equals. */
 typedef struct Pair {
     const char *name;
     int a, b;
 } Pair;
-enum { QUERIES, KEYS, VALUES, OUTPUTS, HALVES = -1 };
-static const Pair pairs[] = {
-    {"q_k", QUERIES, KEYS}, {"v_o", VALUES, OUTPUTS}, {"k_k", KEYS, HALVES}};
-enum { PAIRS = 3 };
+enum { HALVES = -1, KINDS = 4, PAIRS = 3 };
+static const Pair pairs[PAIRS] = {{"q_k", VECTOR_QUERY, VECTOR_KEY},
+                                  {"v_o", VECTOR_VALUE, VECTOR_OUTPUT},
+                                  {"k_k", VECTOR_KEY, HALVES}};
+static const char *const kind_names[KINDS] = {"queries", "keys", "values", "outputs"};
 
 typedef struct Cloud {
     double *x; /* [n, d] */
     int64_t n, d;
+    int64_t all; /* vectors that these were taken from */
 } Cloud;
 
-/* Rows of all kept pictures, thinned to at most options->vectors at a regular distance. */
-static Status gather(Probe *p, int64_t layer, int kind, Cloud *out) {
-    const int64_t side = p->model.preprocess.image_size, size = side * side * 3;
+/* All clouds of a layer, and the mean cosine of tokens' queries and keys. */
+typedef struct LayerClouds {
+    Cloud kinds[KINDS];
+    double cosine;
+} LayerClouds;
+
+/* Rows of the last pass, thinned at a regular distance, so that all inputs together give
+ * options->vectors at most. */
+static Status gather(Probe *p, int64_t layer, VectorKind kind, Cloud *out) {
     const int64_t each = p->options->vectors / p->kept > 0 ? p->options->vectors / p->kept : 1;
-    *out = (Cloud){0};
+    double *rows = NULL;
+    int64_t n = 0, d = 0;
+    TRY(fast_layer_vectors(p->device, &p->layers[layer], kind, &rows, &n, &d));
+    Status s = STATUS_OK;
+    if (!out->x) s = mem_alloc((void **)&out->x, p->kept * each * d, sizeof *out->x, "vectors");
+    out->d = d;
+    out->all += n;
+    const int64_t take = each < n ? each : n;
+    for (int64_t j = 0; s == STATUS_OK && j < take; j++)
+        memcpy(out->x + (out->n++) * d, rows + j * n / take * d, (size_t)d * sizeof *rows);
+    mem_free(rows);
+    return s;
+}
+
+static Status gather_all(Probe *p, LayerClouds *layers) {
+    probe_trace(p, true);
     for (int64_t i = 0; i < p->kept; i++) {
-        double *rows = NULL;
-        int64_t n, d;
-        TRY(predict(&p->predictor, p->pictures + i * size, 1, p->logits));
-        TRY(verifier_values(p->verifier, layer, kind, &rows, &n, &d));
-        Status s = STATUS_OK;
-        if (!out->x) s = mem_alloc((void **)&out->x, p->kept * each * d, sizeof *out->x, "vectors");
-        out->d = d;
-        const int64_t take = each < n ? each : n;
-        for (int64_t j = 0; s == STATUS_OK && j < take; j++)
-            memcpy(out->x + (out->n++) * d, rows + j * n / take * d, (size_t)d * sizeof *rows);
-        mem_free(rows);
-        TRY(s);
+        TRY(p->subject->trace(p, i));
+        for (int64_t l = 0; l < p->depth; l++) {
+            double cosine;
+            for (int kind = 0; kind < KINDS; kind++)
+                TRY(gather(p, l, (VectorKind)kind, &layers[l].kinds[kind]));
+            TRY(fast_layer_cosine(p->device, &p->layers[l], &cosine));
+            layers[l].cosine += cosine / (double)p->kept;
+        }
+        progress_line(5, "input %lld of %lld", (long long)i + 1, (long long)p->kept);
     }
+    probe_trace(p, false);
     return STATUS_OK;
 }
 
@@ -75,60 +96,106 @@ static Status compare(const Probe *p, const Cloud *a, const Cloud *b, CloudRow *
                              &out->p[0], &out->p[1]);
 }
 
-static Status draw_tsne(const Probe *p, int64_t layer, const Cloud *q, const Cloud *k) {
+/* ---- t-SNE ---- */
+
+/* A picture of two clouds, and their points as rows of the CSV. */
+static Status write_points(FileWriter *w, int64_t layer, const Pair *pair, const Cloud *a,
+                           const double *points, int64_t n) {
+    char line[128];
+    for (int64_t i = 0; i < n; i++) {
+        const int kind = i < a->n ? pair->a : pair->b;
+        const int length = snprintf(line, sizeof line, "%lld,%s,%s,%.6g,%.6g\n", (long long)layer,
+                                    pair->name, kind_names[kind], points[2 * i], points[2 * i + 1]);
+        TRY(file_writer_write(w, line, (size_t)length));
+    }
+    return STATUS_OK;
+}
+
+static Status draw_points(const Probe *p, int64_t layer, const Pair *pair, const Cloud *a,
+                          const double *points, int64_t n, double *x) {
     char leaf[64], *path;
-    double *points;
-    const int64_t n = q->n + k->n;
-    double *all;
-    TRY(mem_alloc((void **)&all, n * q->d, sizeof *all, "vectors"));
-    memcpy(all, q->x, (size_t)(q->n * q->d) * sizeof *all);
-    memcpy(all + q->n * q->d, k->x, (size_t)(k->n * q->d) * sizeof *all);
-    Status s = mem_alloc((void **)&points, 4 * n, sizeof *points, "points");
-    if (s == STATUS_OK) s = tsne(all, n, q->d, 30, 1000, points);
-    mem_free(all);
-    if (s != STATUS_OK) return s;
-    double *x = points + 2 * n, *y = x + n;
+    double *y = x + n;
     for (int64_t i = 0; i < n; i++) {
         x[i] = points[2 * i];
         y[i] = points[2 * i + 1];
     }
-    const PlotSeries series[] = {{"queries", x, y, q->n}, {"keys", x + q->n, y + q->n, k->n}};
-    snprintf(leaf, sizeof leaf, "tsne_layer%lld.png", (long long)layer);
-    s = path_join(&path, p->options->output, leaf);
-    if (s == STATUS_OK) {
-        s = plot_write(path, leaf, "t-SNE", series, 2, true);
-        mem_free(path);
-    }
-    mem_free(points);
+    const PlotSeries series[] = {
+        {.name = kind_names[pair->a], .x = x, .y = y, .count = a->n},
+        {.name = kind_names[pair->b], .x = x + a->n, .y = y + a->n, .count = n - a->n}};
+    snprintf(leaf, sizeof leaf, "tsne_%s_layer%lld.png", pair->name, (long long)layer);
+    TRY(probe_path(p, leaf, &path));
+    const Status s = plot_write(path, leaf, "t-SNE", series, 2, true);
+    mem_free(path);
     return s;
 }
 
-static Status probe_layer(Probe *p, int64_t layer, CloudRow rows[PAIRS]) {
-    Cloud c[4] = {{0}};
-    Status s = STATUS_OK;
-    for (int kind = 0; kind < 4 && s == STATUS_OK; kind++) s = gather(p, layer, kind, &c[kind]);
-    if (s == STATUS_OK && p->options->tsne) s = draw_tsne(p, layer, &c[QUERIES], &c[KEYS]);
-    for (int i = 0; i < PAIRS && s == STATUS_OK; i++) {
-        Cloud a = c[pairs[i].a], b = pairs[i].b == HALVES ? (Cloud){0} : c[pairs[i].b];
+static Status tsne_of_pair(const Probe *p, FileWriter *w, int64_t layer, const Pair *pair,
+                           const Cloud *a, const Cloud *b) {
+    const int64_t n = a->n + b->n;
+    double *all, *points;
+    TRY(mem_alloc((void **)&all, n * a->d, sizeof *all, "vectors"));
+    memcpy(all, a->x, (size_t)(a->n * a->d) * sizeof *all);
+    memcpy(all + a->n * a->d, b->x, (size_t)(b->n * a->d) * sizeof *all);
+    Status s = mem_alloc((void **)&points, 4 * n, sizeof *points, "points");
+    if (s == STATUS_OK) {
+        s = tsne(all, n, a->d, 30, 1000, points);
+        if (s == STATUS_OK) s = write_points(w, layer, pair, a, points, n);
+        if (s == STATUS_OK) s = draw_points(p, layer, pair, a, points, n, points + 2 * n);
+        mem_free(points);
+    }
+    mem_free(all);
+    return s;
+}
+
+static Status tsne_all(const Probe *p, FileWriter *w, const LayerClouds *layers) {
+    const char *head = "layer,pair,kind,x,y\n";
+    TRY(file_writer_write(w, head, strlen(head)));
+    for (int64_t l = 0; l < p->depth; l++) {
+        for (int i = 0; i < PAIRS; i++) {
+            if (pairs[i].b == HALVES) continue;
+            const Cloud *kinds = layers[l].kinds;
+            TRY(tsne_of_pair(p, w, l, &pairs[i], &kinds[pairs[i].a], &kinds[pairs[i].b]));
+        }
+        progress_line(5, "t-SNE of layer %lld of %lld", (long long)l + 1, (long long)p->depth);
+    }
+    return STATUS_OK;
+}
+
+/* ---- tables ---- */
+
+static Status compare_layer(const Probe *p, const LayerClouds *c, CloudRow rows[PAIRS]) {
+    for (int i = 0; i < PAIRS; i++) {
+        Cloud a = c->kinds[pairs[i].a], b = {0};
         if (pairs[i].b == HALVES) {
             shuffle(&a, (uint64_t)p->options->seed);
-            b = (Cloud){a.x + a.n / 2 * a.d, a.n / 2, a.d};
+            b = (Cloud){.x = a.x + a.n / 2 * a.d, .n = a.n / 2, .d = a.d};
             a.n /= 2;
+        } else {
+            b = c->kinds[pairs[i].b];
         }
-        s = compare(p, &a, &b, &rows[i]);
+        TRY(compare(p, &a, &b, &rows[i]));
+        /* Cosines mean something for vectors of the same tokens alone. */
+        if (pairs[i].b == HALVES || a.all != b.all) rows[i].d.mean_cos = NAN;
+        if (pairs[i].a == VECTOR_QUERY) rows[i].d.mean_cos = c->cosine;
     }
-    for (int kind = 0; kind < 4; kind++) mem_free(c[kind].x);
-    return s;
+    return STATUS_OK;
+}
+
+static Status write_row(FileWriter *w, int64_t layer, const char *name, const CloudRow *r) {
+    char line[256], cosine[32] = "";
+    if (isfinite(r->d.mean_cos)) snprintf(cosine, sizeof cosine, "%.6g", r->d.mean_cos);
+    const int n =
+        snprintf(line, sizeof line, "%lld,%s,%.6g,%.6g,%.6g,%s,%.6g,%.4g,%.4g\n", (long long)layer,
+                 name, r->d.frechet, r->d.mmd2, r->d.energy, cosine, r->d.auc, r->p[0], r->p[1]);
+    return file_writer_write(w, line, (size_t)n);
 }
 
 static Status write_rows(const Probe *p, FileWriter *w, const CloudRow *rows) {
-    char line[256];
-    for (int64_t i = 0; i < p->model.config.depth * PAIRS; i++) {
+    const char *head = "layer,pair,frechet,mmd2,energy,mean_cos,fisher_auc,mmd2_p,energy_p\n";
+    TRY(file_writer_write(w, head, strlen(head)));
+    for (int64_t i = 0; i < p->depth * PAIRS; i++) {
         const CloudRow *r = &rows[i];
-        const int n = snprintf(line, sizeof line, "%lld,%s,%.6g,%.6g,%.6g,%.6g,%.6g,%.4g,%.4g\n",
-                               (long long)(i / PAIRS), pairs[i % PAIRS].name, r->d.frechet,
-                               r->d.mmd2, r->d.energy, r->d.mean_cos, r->d.auc, r->p[0], r->p[1]);
-        TRY(file_writer_write(w, line, (size_t)n));
+        TRY(write_row(w, i / PAIRS, pairs[i % PAIRS].name, r));
         if (!common.json)
             out_printf(
                 "layer %2lld %s  frechet %10.4g  mmd2 %9.3g (p %.3g)  energy %9.3g (p %.3g)  "
@@ -139,56 +206,94 @@ static Status write_rows(const Probe *p, FileWriter *w, const CloudRow *rows) {
     return STATUS_OK;
 }
 
-static Status write_all(const Probe *p, const CloudRow *rows) {
-    const char *head = "layer,pair,frechet,mmd2,energy,mean_cos,fisher_auc,mmd2_p,energy_p\n";
+static Status open_csv(const Probe *p, const char *leaf, FileWriter **w) {
     char *path;
-    FileWriter *w;
-    TRY(path_join(&path, p->options->output, "qk.csv"));
-    Status s = file_writer_open(path, &w);
+    TRY(probe_path(p, leaf, &path));
+    const Status s = file_writer_open(path, w);
     mem_free(path);
-    TRY(s);
-    s = file_writer_write(w, head, strlen(head));
-    if (s == STATUS_OK) s = write_rows(p, w, rows);
+    return s;
+}
+
+static Status close_csv(FileWriter *w, Status s) {
     if (s == STATUS_OK) return file_writer_commit(w);
     file_writer_abort(w);
     return s;
 }
 
-/* Separability over the layers. */
-static Status plot_auc(const Probe *p, const CloudRow *rows) {
-    const int64_t depth = p->model.config.depth;
+typedef double (*CloudNumber)(const CloudRow *r);
+static double auc_of(const CloudRow *r) {
+    return r->d.auc;
+}
+static double energy_of(const CloudRow *r) {
+    return r->d.energy;
+}
+
+/* One number over the layers, a line for each pair. */
+static Status plot_number(const Probe *p, const CloudRow *rows, const char *leaf, const char *title,
+                          CloudNumber number) {
     double *values;
     char *path;
-    TRY(mem_alloc((void **)&values, depth * (1 + PAIRS), sizeof *values, "a plot"));
+    TRY(mem_alloc((void **)&values, p->depth * (1 + PAIRS), sizeof *values, "a plot"));
     PlotSeries series[PAIRS];
-    for (int64_t i = 0; i < depth; i++) {
+    for (int64_t i = 0; i < p->depth; i++) {
         values[i] = (double)i;
-        for (int j = 0; j < PAIRS; j++) values[(1 + j) * depth + i] = rows[i * PAIRS + j].d.auc;
+        for (int j = 0; j < PAIRS; j++)
+            values[(1 + j) * p->depth + i] = number(&rows[i * PAIRS + j]);
     }
     for (int j = 0; j < PAIRS; j++)
-        series[j] = (PlotSeries){pairs[j].name, values, values + (1 + j) * depth, depth};
-    Status s = path_join(&path, p->options->output, "qk_auc.png");
+        series[j] = (PlotSeries){.name = pairs[j].name,
+                                 .x = values,
+                                 .y = values + (1 + j) * p->depth,
+                                 .count = p->depth};
+    Status s = probe_path(p, leaf, &path);
     if (s == STATUS_OK) {
-        s = plot_write(path, "separability (AUC)", "layer", series, PAIRS, false);
+        s = plot_write(path, title, "layer", series, PAIRS, false);
         mem_free(path);
     }
     mem_free(values);
     return s;
 }
 
-Status probe_distributions(Probe *p) {
-    Score baseline;
-    CloudRow *rows;
-    TRY(probe_score(p, &baseline)); /* keeps the pictures */
-    TRY(mem_alloc((void **)&rows, p->model.config.depth * PAIRS, sizeof *rows, "distances"));
-    Status s = STATUS_OK;
-    for (int64_t i = 0; i < p->model.config.depth && s == STATUS_OK; i++) {
-        s = probe_layer(p, i, rows + i * PAIRS);
-        progress_line(5, "layer %lld of %lld", (long long)i + 1, (long long)p->model.config.depth);
+/* ---- the mode ---- */
+
+static Status tsne_files(const Probe *p, const LayerClouds *layers) {
+    FileWriter *w;
+    TRY(open_csv(p, "tsne.csv", &w));
+    return close_csv(w, tsne_all(p, w, layers));
+}
+
+static Status distance_files(const Probe *p, const LayerClouds *layers, CloudRow *rows) {
+    FileWriter *w;
+    for (int64_t l = 0; l < p->depth; l++) {
+        TRY(compare_layer(p, &layers[l], rows + l * PAIRS));
+        progress_line(5, "layer %lld of %lld", (long long)l + 1, (long long)p->depth);
     }
     progress_end();
-    if (s == STATUS_OK) s = write_all(p, rows);
-    if (s == STATUS_OK) s = plot_auc(p, rows);
+    TRY(open_csv(p, "qk.csv", &w));
+    TRY(close_csv(w, write_rows(p, w, rows)));
+    TRY(plot_number(p, rows, "qk_auc.png", "separability (AUC)", auc_of));
+    return plot_number(p, rows, "qk_energy.png", "energy distance", energy_of);
+}
+
+static Status distributions(Probe *p, LayerClouds *layers) {
+    CloudRow *rows;
+    TRY(gather_all(p, layers));
+    if (p->options->tsne) TRY(tsne_files(p, layers)); /* before halves are shuffled */
+    TRY(mem_alloc((void **)&rows, p->depth * PAIRS, sizeof *rows, "distances"));
+    const Status s = distance_files(p, layers, rows);
     mem_free(rows);
+    return s;
+}
+
+Status probe_distributions(Probe *p, ProbeTable *t) {
+    LayerClouds *layers;
+    (void)t;
+    probe_set(p, &(ProbeSetting){.layer = -1});
+    if (p->kept == 0) TRY(p->subject->score(p)); /* keeps the pictures */
+    TRY(mem_alloc((void **)&layers, p->depth, sizeof *layers, "distributions"));
+    const Status s = distributions(p, layers);
+    for (int64_t l = 0; l < p->depth; l++)
+        for (int k = 0; k < KINDS; k++) mem_free(layers[l].kinds[k].x);
+    mem_free(layers);
     return s;
 }

@@ -1,7 +1,5 @@
 /* The LaCT layers of a novel-view model: noise seen by cameras side by side goes through the joint
- * pass of training, and every layer in which tokens write and read is checked. */
-#include <string.h>
-
+ * pass of training. In the last layer input tokens only write and target tokens only read. */
 #include "core/memory.h"
 #include "core/rng.h"
 #include "tools/cli.h"
@@ -12,11 +10,18 @@ enum { INPUTS = 2, VIEWS = 4 };
 
 typedef struct NvsCheck {
     NvsModel model;
-    LactTrace *traces;
+    FastLayer *layers;
     Tensor cameras, rgb;
     uint8_t *pixels;
     int64_t pixels_size;
 } NvsCheck;
+
+Status nvs_layers(const NvsModel *m, FastLayer **out) {
+    TRY(mem_alloc((void **)out, m->config.layers, sizeof **out, "layers to look at"));
+    for (int64_t i = 0; i < m->config.layers; i++)
+        (*out)[i] = fast_layer_lact(&m->nvs->blocks[i].ttt);
+    return STATUS_OK;
+}
 
 static Status set_up(NvsCheck *c, VerifyRow **rows) {
     const LactNvsConfig *m = &c->model.config;
@@ -27,15 +32,17 @@ static Status set_up(NvsCheck *c, VerifyRow **rows) {
     for (int i = 0; i < VIEWS * 16; i++)
         cameras[i] = usual[i % 16] + (i % 16 == 3 ? 0.2f * (float)(i / 16) : 0);
     c->pixels_size = INPUTS * m->height * m->view_width * 3;
-    TRY(mem_alloc((void **)&c->traces, m->layers, sizeof *c->traces, "traces"));
+    VerifyRow named[LAYER_ROWS];
+    TRY(nvs_layers(&c->model, &c->layers));
     TRY(mem_alloc((void **)rows, m->layers, sizeof **rows, "rows"));
     TRY(mem_alloc((void **)&c->pixels, c->pixels_size, 1, "pictures"));
     TRY(arena_tensor(&d->state, DTYPE_F32, 3, (int64_t[]){1, VIEWS, 16}, &c->cameras));
     TRY(arena_tensor(&d->state, DTYPE_U8, 4, (int64_t[]){1, INPUTS, m->height * m->view_width, 3},
                      &c->rgb));
     for (int64_t i = 0; i < m->layers; i++) {
-        (*rows)[i] = (VerifyRow){.layer = i, .branch = "lact"};
-        c->model.nvs->blocks[i].ttt.trace = &c->traces[i];
+        fast_layer_rows(&c->layers[i], i, named);
+        (*rows)[i] = named[0];
+        fast_layer_trace(&c->layers[i], true);
     }
     return device_push(d, c->cameras, cameras);
 }
@@ -45,14 +52,12 @@ static Status check_sample(NvsCheck *c, int64_t sample, uint64_t seed, VerifyRow
     Rng r = rng_stream(seed, 0, (uint64_t)sample, 0);
     for (int64_t i = 0; i < c->pixels_size; i++) c->pixels[i] = (uint8_t)rng_below(&r, 256);
     TRY(device_push(c->model.device, c->rgb, c->pixels));
-    memset(c->traces, 0, (size_t)m->layers * sizeof *c->traces);
     tape_reset(c->model.tape, false);
     Var *x = op_view_tokens(c->model.tape, c->cameras, c->rgb, m->height, m->view_width, m->patch);
     lact_nvs_forward(c->model.nvs, c->model.tape, x, INPUTS, NULL);
     TRY(tape_status(c->model.tape));
     for (int64_t i = 0; i < m->layers; i++) {
-        if (!c->traces[i].x) continue; /* the last layer: input tokens write and read no more */
-        TRY(verify_lact(c->model.device, &c->model.nvs->blocks[i].ttt, &c->traces[i], &rows[i]));
+        TRY(fast_layer_verify(c->model.device, &c->layers[i], &rows[i]));
         progress_line(5, "sample %lld, layer %lld of %lld", (long long)sample + 1, (long long)i + 1,
                       (long long)m->layers);
     }
@@ -71,10 +76,9 @@ Status verify_nvs(const char *checkpoint, WeightsChoice choice, const Config *us
     LactVariant v = {0};
     if (s == STATUS_OK) s = lact_variant_by_name(c.model.config.variant, &v);
     out->rows = out->owned;
-    while (s == STATUS_OK && out->count < c.model.config.layers && out->rows[out->count].seen)
-        out->count++;
+    if (s == STATUS_OK) out->count = c.model.config.layers;
     out->limits = verify_limits(c.model.act, !v.no_muon);
-    mem_free(c.traces);
+    mem_free(c.layers);
     mem_free(c.pixels);
     nvs_model_close(&c.model);
     return s;

@@ -60,12 +60,43 @@ run 2 train "${small[@]}" --mixer lact --mixer-steps 3 -o x
 tells 'inner steps'
 run 2 train "${small[@]}" --mixer base --mixer-steps 2 --mixer-form pairs -o x
 tells 'token-pair'
-for name in lact lact_V6; do
+for name in lact lact_V6 swiglu; do
     run 0 ttt verify "$name"
     says 'every layer equals'
 done
-run 2 ttt verify swiglu
-tells 'cannot be verified'
-run 2 ttt probe steps lact --data-dir "$SOURCE/data/digits.tar"
-tells 'can be probed'
+for name in ttt_linear ttt_mlp own; do
+    run 0 ttt verify "$name" --random 1
+    says 'every read equals its linear-attention form'
+    says "no linear form: norm 'n' follows what was read"
+done
+run 0 ttt verify ttt_linear --random 1 --json
+if command -v python3 >/dev/null; then
+    equal 'rows' "$(json_get out '[(l["branch"], l["linear_form"]) for l in d["layers"][:3]]')" \
+        "[('W1', True), ('b1', True), ('output', False)]"
+    equal 'controls miss' "$(json_get out 'all(min(l["controls"].values()) > 1e-4 for l in d["layers"])')" True
+fi
+
+# experiments on them: more steps go further down, ascent goes up
+probe=(--data-dir "$SOURCE/data/digits.tar" --set data.val_limit=40 --pictures 1 --no-progress --json)
+for name in lact lact_V6 inner; do
+    run 0 ttt probe steps --list 1,3 "$name" "${probe[@]}" -o probe
+    if command -v python3 >/dev/null; then
+        equal "$name: more steps" "$(json_get out 'd["rows"][2]["moved"] > d["rows"][1]["moved"] > 0')" True
+        equal "$name: the inner loss falls" "$(json_get out 'd["rows"][1]["inner_loss_after"] < d["rows"][1]["inner_loss_before"]')" True
+    fi
+done
+for name in swiglu ttt_linear; do
+    run 0 ttt probe ascent "$name" "${probe[@]}" -o probe
+    if command -v python3 >/dev/null; then
+        equal "$name: ascent" "$(json_get out 'd["rows"][1]["inner_loss_after"] > d["rows"][1]["inner_loss_before"]')" True
+    fi
+    run 0 ttt probe swap "$name" "${probe[@]}" -o probe
+    if command -v python3 >/dev/null; then
+        equal "$name: every swap changes the loss" "$(json_get out 'len({r["loss"] for r in d["rows"]})')" 4
+    fi
+    run 0 ttt probe qk --vectors 16 --shuffles 9 "$name" --data-dir "$SOURCE/data/digits.tar" --set data.val_limit=40 --pictures 2 -o probe
+    says 'layer  1 v_o'
+done
+run 2 ttt probe steps ttt_linear --data-dir "$SOURCE/data/digits.tar" -o probe
+tells 'one inner step a token'
 finish

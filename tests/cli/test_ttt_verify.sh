@@ -23,10 +23,15 @@ if command -v python3 >/dev/null; then
     equal 'controls miss' "$(json_get out 'all(min(l["controls"].values()) > 100 * l["f64"] for l in d["layers"])')" True
 fi
 
-# a novel-view model: its layers but the last, where input tokens only write
-run 0 ttt verify "$SOURCE/data/nvs_demo.safetensors" --random 1
-says 'every layer equals'
-says 'no weight-norm decay'
+# a novel-view model, its last layer too, where input tokens only write and target tokens only read
+run 0 ttt verify "$SOURCE/data/nvs_demo.safetensors" --random 1 --json
+if command -v python3 >/dev/null; then
+    equal 'layers' "$(json_get out '[l["layer"] for l in d["layers"]]')" '[0, 1, 2, 3, 4, 5]'
+    equal 'all hold' "$(json_get out 'all(l["holds"] for l in d["layers"])')" True
+    equal 'controls' "$(json_get out 'sorted(d["layers"][5]["controls"])')" \
+        "['features before the step', 'no Newton-Schulz map', 'no weight-norm decay']"
+    equal 'which miss' "$(json_get out 'all(min(l["controls"].values()) > 1e-2 for l in d["layers"])')" True
+fi
 run 2 ttt verify "$SOURCE/data/nvs_demo.safetensors" "$PHOTOS"
 tells 'no pictures'
 
