@@ -49,6 +49,77 @@ Var *op_layernorm(Tape *t, Var *x, Var *w, Var *b, float eps) {
     return op_done(t, "layernorm", s, y);
 }
 
+/* ---- layer norm and the linear layer behind it ------------------------------------------- */
+
+/* in: x, norm_w, norm_b, w, b; saved: stats, u (none on a frugal tape); f: eps */
+static Status norm_linear_backward(Tape *t, Node *n) {
+    Device *d = tape_device(t);
+    Var *const *in = n->in;
+    const Tensor x = op_rows(in[0]->value), dy = op_rows(n->out->grad);
+    Tensor u = n->saved[1], bias = op_value(in[2]);
+    const bool again = tensor_is_none(u);
+    const Grad dw = tape_grad(t, in[3]), db = tape_grad(t, in[4]);
+    bool taken = false;
+    if (again) TRY(tape_take(t, x.dtype, 2, x.shape, &u));
+    if (!tensor_is_none(dw.t) || !tensor_is_none(db.t)) {
+        if (again && !in[2]) TRY(zero_bias(t, x.shape[1], &bias, &taken));
+        if (again) TRY(d->k->layernorm(d, u, tensor_none(), x, in[1]->value, bias, n->u.f[0]));
+        if (taken) tape_give(t, bias);
+        TRY(d->k->linear_dw(d, dw, db, dy, u));
+    }
+    TRY(d->k->linear_dx(d, grad_set(u), grad_none(), dy, in[3]->value, tensor_none(), ACT_NONE));
+    const Grad dx = op_rows_grad(tape_grad(t, in[0]));
+    TRY(d->k->layernorm_backward(d, dx, tape_grad(t, in[1]), tape_grad(t, in[2]), u, x,
+                                 in[1]->value, n->saved[0], tensor_none(), tensor_none()));
+    if (again) tape_give(t, u);
+    return STATUS_OK;
+}
+
+static bool norm_linear_fits(Var *const *in) {
+    const Tensor x = in[0]->value, w = in[3]->value;
+    const int64_t width = tensor_last(x);
+    for (int i = 1; i < 3; i++)
+        if (in[i] && (tensor_count(in[i]->value) != width || in[i]->value.dtype != DTYPE_F32))
+            return false;
+    return op_is_act(x.dtype) && w.rank == 2 && w.shape[1] == width && w.dtype == x.dtype &&
+           (!in[4] ||
+            (in[4]->value.dtype == DTYPE_F32 && tensor_count(in[4]->value) == w.shape[0]));
+}
+
+Var *op_norm_linear(Tape *t, Var *x, Var *norm_w, Var *norm_b, float eps, Var *w, Var *b) {
+    Var *in[] = {x, norm_w, norm_b, w, b}, *needed[] = {x, norm_w, w};
+    if (!op_ready(t, "norm_linear", 3, needed)) return tape_poison(t);
+    if (!norm_linear_fits(in))
+        return op_refuse(t, "norm_linear", 5, in,
+                         "x [..., I], F32 norms [I], w [O, I] of x's dtype, b F32 [O]");
+    Device *d = tape_device(t);
+    const Tensor rows = op_rows(x->value);
+    int64_t shape[TENSOR_MAX_RANK], pairs[] = {rows.shape[0], 2};
+    for (int i = 0; i < x->value.rank; i++) shape[i] = x->value.shape[i];
+    shape[x->value.rank - 1] = w->value.shape[0];
+    Var *y = tape_output(t, rows.dtype, x->value.rank, shape);
+    if (tape_poison(t)) return y;
+    Tensor u, stats = tensor_none(), bias = op_value(norm_b);
+    bool taken = false;
+    Status s = tape_take(t, rows.dtype, 2, rows.shape, &u);
+    if (s == STATUS_OK && !norm_b) s = zero_bias(t, rows.shape[1], &bias, &taken);
+    if (s == STATUS_OK && tape_will_record(t, 5, in)) s = tape_take(t, DTYPE_F32, 2, pairs, &stats);
+    if (s == STATUS_OK) s = d->k->layernorm(d, u, stats, rows, norm_w->value, bias, eps);
+    if (s == STATUS_OK)
+        s = d->k->linear(d, op_rows(y->value), tensor_none(), u, w->value, op_value(b), ACT_NONE);
+    if (s == STATUS_OK && taken) tape_give(t, bias);
+    Node *n = s == STATUS_OK ? tape_record(t, "norm_linear", norm_linear_backward, y, 5, in) : NULL;
+    if (n) {
+        n->saved[0] = stats;
+        n->u.f[0] = eps;
+    }
+    if (n && !tape_frugal(t))
+        n->saved[1] = u;
+    else if (s == STATUS_OK)
+        tape_give(t, u);
+    return op_done(t, "norm_linear", s, y);
+}
+
 /* ---- vectors divided by their norm plus an offset --------------------------------------- */
 
 /* saved: norms, gain */

@@ -97,32 +97,26 @@ int64_t lact_nvs_token_size(const LactNvs *m) {
 
 /* ---- parts of a block --------------------------------------------------------------------- */
 
-/* x plus softmax(q k'/sqrt(head_width)) v within each view, projected; u [B*V,l,d]. */
-static Var *attention(const LactNvs *m, const LactNvsBlock *b, Tape *t, Var *u, Var *x) {
+/* x + Attn(LN(x)), softmax(q k'/sqrt(head_width)) v within each view; x [B,V*l,d] ends here. */
+static Var *attend(const LactNvs *m, const LactNvsBlock *b, Tape *t, Var *x) {
+    if (tape_poison(t)) return tape_poison(t);
     const LactNvsConfig *c = &m->config;
-    Var *packed = op_linear(t, u, b->qkv_w, NULL), *q_norm = b->q_norm_w;
+    const int64_t l = lact_nvs_view_tokens(m), *s = x->value.shape;
+    const int64_t heads = c->width / c->head_width;
+    Var *packed = op_norm_linear(t, x, b->norm_w[0], NULL, LAYER_EPS, b->qkv_w, NULL);
+    Var *windows = op_view(t, packed, 3, (int64_t[]){s[0] * s[1] / l, l, 3 * s[2]});
+    Var *q_norm = b->q_norm_w;
     if (b->swap) { /* keys in the place of queries are normed as keys are */
-        const QueryPlace place = {0, c->width, c->width / c->head_width, c->head_width};
-        Var *other = query_swap(t, packed, b->swap, place);
+        const QueryPlace place = {0, c->width, heads, c->head_width};
+        Var *other = query_swap(t, windows, b->swap, place);
         tape_drop(t, packed);
-        packed = other;
+        packed = windows = other;
         if (b->swap->kind == QUERY_KEYS) q_norm = b->k_norm_w;
     }
-    Var *o = op_attention(t, packed, q_norm, b->k_norm_w, c->width / c->head_width, HEAD_EPS);
+    Var *o = op_attention(t, windows, q_norm, b->k_norm_w, heads, HEAD_EPS);
     tape_drop(t, packed);
     Var *y = op_linear_residual(t, o, b->proj_w, NULL, x, tensor_none());
     tape_drop(t, o);
-    return y;
-}
-
-/* x + Attn(LN(x)); x [B,V*l,d] ends here. */
-static Var *attend(const LactNvs *m, const LactNvsBlock *b, Tape *t, Var *x) {
-    if (tape_poison(t)) return tape_poison(t);
-    const int64_t l = lact_nvs_view_tokens(m), *s = x->value.shape;
-    Var *u = op_layernorm(t, x, b->norm_w[0], NULL, LAYER_EPS);
-    Var *windows = op_view(t, u, 3, (int64_t[]){s[0] * s[1] / l, l, s[2]});
-    Var *y = attention(m, b, t, windows, x);
-    tape_drop(t, u);
     tape_drop(t, x);
     return y;
 }
@@ -183,7 +177,8 @@ static Var *block_last(const LactNvs *m, Tape *t, Var *x, int64_t writing, LactF
     const int64_t last = m->config.layers - 1, reading = x->value.shape[1] - writing;
     Var *inputs = op_slice_tokens(t, x, 0, writing);
     Var *targets = op_slice_tokens(t, x, writing, reading);
-    tape_drop(t, x);
+    if (tape_poison(t)) return tape_poison(t);
+    tape_release(t, x); /* both are copies */
     LactFast written = block_write(m, last, t, inputs);
     Var *y = block_read(m, last, t, targets, written);
     if (fast) {

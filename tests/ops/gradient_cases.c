@@ -162,6 +162,15 @@ static Var *mlp(Tape *t, Var *const *in) {
 static Var *layernorm(Tape *t, Var *const *in) {
     return op_layernorm(t, in[0], in[1], in[2], 1e-6f);
 }
+static Var *norm_linear(Tape *t, Var *const *in) {
+    return op_norm_linear(t, in[0], in[1], in[2], 1e-6f, in[3], in[4]);
+}
+static Var *norm_linear_frugal(Tape *t, Var *const *in) {
+    tape_set_frugal(t, true);
+    Var *y = op_norm_linear(t, in[0], in[1], NULL, 1e-6f, in[2], NULL);
+    tape_set_frugal(t, false);
+    return y;
+}
 static Var *softnorm(Tape *t, Var *const *in) {
     return op_softnorm(t, in[0], 3, 4, 5);
 }
@@ -385,6 +394,10 @@ const GradientCase gradient_cases[] = {
     CASE("mlp", "", mlp,
          {ACT(1, 2, 3, 5), WEIGHT(0.5, 7, 5), PLAIN(0.5, 7), WEIGHT(0.5, 4, 7), PLAIN(1, 4)}),
     CASE("layernorm", "", layernorm, {ACT(1, 4, 9), PLAIN(1, 9), PLAIN(1, 9)}, .step = 0.02),
+    CASE("norm_linear", "", norm_linear,
+         {ACT(1, 4, 9), PLAIN(1, 9), PLAIN(1, 9), WEIGHT(0.5, 6, 9), PLAIN(1, 6)}, .step = 0.02),
+    CASE("norm_linear", "frugal", norm_linear_frugal,
+         {ACT(1, 2, 3, 9), PLAIN(1, 9), WEIGHT(0.5, 6, 9)}, .step = 0.02),
     CASE("softnorm", "", softnorm, {PLAIN(1, 3, 4, 5)}, .step = 0.02, .bf16_tolerance = -1),
     CASE("normalise", "rows", normalise_rows, {ACT(1, 2, 3, 5)}, .step = 0.005),
     CASE("normalise", "columns", normalise_columns, {ACT(1, 3, 4, 5)}, .step = 0.02),
