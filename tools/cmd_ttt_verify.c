@@ -246,9 +246,10 @@ static int run_nvs(Config *config, int argc, char **argv) {
 
 static int run(Config *config, int argc, char **argv) {
     if (argc == 0) return cli_usage(&command_ttt_verify, "the checkpoint is missing");
-    return nvs_checkpoint(argv[0], (WeightsChoice)options.weights)
-               ? run_nvs(config, argc, argv)
-               : run_classifier(config, argc, argv);
+    bool nvs;
+    const Status s = nvs_checkpoint(argv[0], (WeightsChoice)options.weights, &nvs);
+    if (s != STATUS_OK) return cli_fail(s);
+    return nvs ? run_nvs(config, argc, argv) : run_classifier(config, argc, argv);
 }
 
 const Command command_ttt_verify = {

@@ -114,19 +114,19 @@ Status nvs_model_open(NvsModel *m, const char *checkpoint, WeightsChoice choice,
     return s;
 }
 
-bool nvs_checkpoint(const char *checkpoint, WeightsChoice choice) {
+Status nvs_checkpoint(const char *checkpoint, WeightsChoice choice, bool *out) {
     char *path = NULL;
     SafeFile *file = NULL;
-    bool answer = false;
+    *out = false;
     Status s = weights_resolve(checkpoint, choice, &path);
     if (s == STATUS_OK) s = safetensors_open(path, &file);
     if (s == STATUS_OK) {
         const char *kind = safetensors_meta(file, "ttv.model");
-        answer = kind && strcmp(kind, "lact_nvs") == 0;
+        *out = kind && strcmp(kind, "lact_nvs") == 0;
         safetensors_close(file);
     }
     mem_free(path);
-    return answer;
+    return s == STATUS_MEMORY ? s : STATUS_OK;
 }
 
 Status nvs_model_load(NvsModel *m, const char *checkpoint) {

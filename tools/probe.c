@@ -47,14 +47,15 @@ static Status remember_rules(Probe *p) {
 Status probe_open(Probe *p, const ProbeOptions *o, Config *config) {
     *p = (Probe){.options = o};
     TRY(probe_take_data(config, o->checkpoint));
-    TRY(nvs_checkpoint(o->checkpoint, (WeightsChoice)o->weights) ? probe_nvs(p, config)
-                                                                 : probe_classifier(p, config));
+    bool nvs;
+    TRY(nvs_checkpoint(o->checkpoint, (WeightsChoice)o->weights, &nvs));
+    TRY(nvs ? probe_nvs(p, config) : probe_classifier(p, config));
     TRY(remember_rules(p));
     return file_make_folder(o->output);
 }
 
 void probe_close(Probe *p) {
-    if (p->own) probe_set(p, &(ProbeSetting){.layer = -1});
+    if (p->swaps) probe_set(p, &(ProbeSetting){.layer = -1}); /* the last that opening takes */
     if (p->layers) probe_trace(p, false);
     if (p->subject) p->subject->close(p);
     mem_free(p->layers);
@@ -178,7 +179,10 @@ Status probe_measure(Probe *p, ProbeTable *t, const char *name, double value,
 
 void probe_table_free(ProbeTable *t) {
     for (int i = 0; i < t->count; i++) mem_free(t->rows[i].layers);
-    for (int m = 0; m < PROBE_METRICS; m++) mem_free(t->base[m]);
+    for (int m = 0; m < PROBE_METRICS; m++) {
+        mem_free(t->base[m]);
+        t->base[m] = NULL;
+    }
     t->count = 0;
 }
 

@@ -147,7 +147,11 @@ static Status orthogonal(const History *h, int j, double *u, double **map) {
         return STATUS_OK;
     }
     double *own = NULL;
-    TRY(newton_schulz_map(&h->in->rule->newton_schulz, p, r, c, &own));
+    const Status s = newton_schulz_map(&h->in->rule->newton_schulz, p, r, c, &own);
+    if (s != STATUS_OK) {
+        mem_free(own);
+        return s;
+    }
     if (r > c)
         dense_product(u, p, false, own, true, r, c, c, 1);
     else

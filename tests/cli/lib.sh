@@ -105,6 +105,37 @@ d = json.load(open(sys.argv[1]))
 print(eval(sys.argv[2]))' "$1" "$2"
 }
 
+# Weights of VGG16's and LPIPS's sizes, made up and small: lpips_weights FILE (needs python3)
+lpips_weights() {
+    python3 - "$1" <<'PY'
+import json, struct, sys
+plan, at, header, number, inputs = [64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512], 0, {}, 0, 3
+def add(name, *shape):
+    global at
+    n = 2
+    for s in shape: n *= s
+    header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + n]}
+    at += n
+for c in plan:
+    if c == 0:
+        number += 1
+        continue
+    add(f"features.{number}.weight", c, inputs, 3, 3)
+    add(f"features.{number}.bias", c)
+    number, inputs = number + 2, c
+for k, c in enumerate([64, 128, 256, 512, 512]):
+    add(f"lin{k}.model.1.weight", 1, c, 1, 1)
+text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+state, values = 1, []
+for i in range(4099):
+    state = state * 1664525 + 1013904223 & 0xFFFFFFFF
+    values.append(struct.pack("<f", (state >> 8) / 2**24 * 0.1)[2:])
+with open(sys.argv[1], "wb") as f:
+    f.write(struct.pack("<Q", len(text)) + text + (b"".join(values) * (at // 8198 + 1))[:at])
+PY
+}
+
 finish() {
     printf '%s: %d checks, %d failed, %d skipped\n' "$(basename "$0")" "$checks" "$failures" "$skipped"
     [ "$failures" -eq 0 ] || exit 1

@@ -216,6 +216,18 @@ static void test_nvs_eval(void **state) {
               "--gap-max", "4", "--targets", "1", "--threads", "1", "--json");
 }
 
+/* Each layer of a model, its queries replaced, its vectors compared. */
+static void test_ttt(void **state) {
+    (void)state;
+    FAIL_EACH("ttt", "verify", nvs_run, "--random", "1", "--threads", "1", "--json");
+    FAIL_EACH("ttt", "probe", "swap", nvs_run, "--data-dir", rooms, "--scenes", "1", "--pictures",
+              "1", "--gap-min", "2", "--gap-max", "4", "--targets", "1", "--resamples", "4",
+              "--threads", "1", "-o", nvs_out, "--json");
+    FAIL_EACH("ttt", "probe", "qk", nvs_run, "--data-dir", rooms, "--scenes", "1", "--pictures",
+              "1", "--gap-min", "2", "--gap-max", "4", "--targets", "1", "--vectors", "16",
+              "--shuffles", "2", "--threads", "1", "-o", nvs_out, "--json");
+}
+
 static void test_nvs_render(void **state) {
     (void)state;
     FAIL_EACH("nvs", "render", "--checkpoint", nvs_run, "--data-dir", rooms, "--split", "test",
@@ -286,9 +298,9 @@ int main(void) {
         cmocka_unit_test(test_data_synth), cmocka_unit_test(test_psnr),
     };
     const struct CMUnitTest nvs_tests[] = {
-        cmocka_unit_test(test_nvs_train),  cmocka_unit_test(test_nvs_eval),
-        cmocka_unit_test(test_nvs_render), cmocka_unit_test(test_nvs_scene),
-        cmocka_unit_test(test_export),
+        cmocka_unit_test(test_nvs_train), cmocka_unit_test(test_ttt),
+        cmocka_unit_test(test_nvs_eval),  cmocka_unit_test(test_nvs_render),
+        cmocka_unit_test(test_nvs_scene), cmocka_unit_test(test_export),
     };
     const int failed = cmocka_run_group_tests(tests, set_up, tear_down);
     return failed + cmocka_run_group_tests(nvs_tests, nvs_set_up, nvs_tear_down);

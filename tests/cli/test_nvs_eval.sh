@@ -31,6 +31,36 @@ else
 fi
 run 4 "${eval[@]}" --index index.json --save-images index.json/x
 
+# ---- LPIPS: only with weights, then what ttv psnr finds in the kept pictures, by view and on average ----
+run 0 "${eval[@]}" --index index.json
+tells 'LPIPS was not computed: no weights were given (--lpips-weights)'
+case $out in *lpips*) fail 'a column of LPIPS without weights' ;; esac
+run 4 "${eval[@]}" --index index.json --lpips-weights nowhere.safetensors
+run 3 "${eval[@]}" --index index.json --lpips-weights model/best.safetensors
+tells 'features.0.weight'
+if command -v python3 >/dev/null; then
+    lpips_weights lpips.safetensors
+    run 0 "${eval[@]}" --index index.json --lpips-weights lpips.safetensors --per-view
+    says 'lpips'
+    says '  frame '
+    case $err in *LPIPS*) fail 'LPIPS was computed, but stderr says it was not' ;; esac
+    run 0 "${eval[@]}" --index index.json --lpips-weights lpips.safetensors --json
+    json_ok out
+    equal 'no note' "$(json_get out '"lpips_note" in d')" False
+    equal 'baselines too' "$(json_get out 'd["nearest"]["lpips"] > 0 and d["mean"]["lpips"] > 0')" True
+    equal 'the mean is that of the views' "$(json_get out \
+        'abs(d["model"]["lpips"] - sum(t["model"]["lpips"] for s in d["scenes"] for t in s["targets"]) / 6) < 1e-12')" True
+    lpips=$(json_get out '"%.6f" % d["model"]["lpips"]')
+    first=$(json_get out '"%.6f" % d["scenes"][0]["targets"][0]["model"]["lpips"]')
+    view=$(json_get out '"%s/%06d.png" % (d["scenes"][0]["scene"], d["scenes"][0]["targets"][0]["frame"])')
+    run 0 psnr kept/truth kept/render -r --average scene --json --lpips-weights lpips.safetensors
+    equal 'LPIPS of the kept pictures' "$(json_get out '"%.6f" % d["lpips"]')" "$lpips"
+    run 0 psnr "kept/truth/$view" "kept/render/$view" --json --lpips-weights lpips.safetensors
+    equal 'LPIPS of one view' "$(json_get out '"%.6f" % d["lpips"]')" "$first"
+else
+    skip 'LPIPS: no python3'
+fi
+
 # ---- baselines: what ttv psnr says about the files, where a view is its file ----
 run 0 data synth-scenes square --split test --scenes 1 --frames 8 --size 32x32 --seed 6 --samples 1
 scene=$(basename square/test/*.txt .txt)
