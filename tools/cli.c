@@ -78,11 +78,14 @@ static int unknown_command(int argc, char **argv) {
     for (int i = 0; commands[i] && n < 64; i++) names[n++] = commands[i]->name;
     if (argc > 1) snprintf(two, sizeof two, "%s %s", argv[0], argv[1]);
     const char *near = nearest_name(argv[0], names, n);
-    if (!near && *two) near = nearest_name(two, names, n);
-    if (near)
-        complain("unknown command '%s'; did you mean '%s'?", argv[0], near);
-    else
-        complain("unknown command '%s'; see 'ttv help'", argv[0]);
+    const char *asked = argv[0];
+    if (!near && *two && (near = nearest_name(two, names, n))) asked = two;
+    if (near) {
+        complain("unknown command '%s'; did you mean '%s'?", asked, near);
+    } else {
+        complain("unknown command '%s'; see 'ttv help'", asked);
+        help_family(argv[0], false);
+    }
     return 2;
 }
 
@@ -122,7 +125,7 @@ Status cli_device(Device **device, int *act_dtype) {
 
 static int run_parsed(const Command *c, Config *config, const Arguments *a) {
     if (a->version) {
-        help_version();
+        help_version(common.json);
         return 0;
     }
     if (a->help || a->help_all) {
@@ -158,24 +161,39 @@ static int run_command(const Command *c, int argc, char **argv) {
     return code;
 }
 
+static int run_version(int argc, char **argv) {
+    const bool json = argc == 2 && strcmp(argv[1], "--json") == 0;
+    if (argc > 1 && !json) {
+        complain("unexpected argument '%s'; version takes --json and nothing else", argv[1]);
+        return 2;
+    }
+    help_version(json);
+    return 0;
+}
+
+static bool is_word(const char *word, const char *const *words) {
+    for (int i = 0; words[i]; i++)
+        if (strcmp(word, words[i]) == 0) return true;
+    return false;
+}
+
 /* help [command], version, and the flags that stand in place of a command; -1: none of them. */
 static int run_builtin(int argc, char **argv) {
-    const char *word = argv[0];
-    if (strcmp(word, "version") == 0 || strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0) {
-        help_version();
-        return 0;
-    }
-    bool all = strcmp(word, "--help-all") == 0;
-    if (strcmp(word, "help") != 0 && strcmp(word, "--help") != 0 && strcmp(word, "-h") != 0 && !all)
-        return -1;
-    if (argc == 1 || all) {
+    static const char *const versions[] = {"version", "--version", "-V", NULL};
+    static const char *const flags[] = {"--help", "-h", "--help-all", NULL};
+    if (is_word(argv[0], versions)) return run_version(argc, argv);
+    if (argc == 2 && is_word(argv[1], flags) && help_family(argv[0], true)) return 0;
+    if (strcmp(argv[0], "help") != 0 && !is_word(argv[0], flags)) return -1;
+    if (argc == 1 || is_word(argv[1], flags)) {
         help_program(true);
         return 0;
     }
     int words;
     const Command *c = command_find(argc - 1, argv + 1, &words);
-    if (!c) return unknown_command(argc - 1, argv + 1);
-    help_command(c, false);
+    if (c)
+        help_command(c, false);
+    else if (argc != 2 || !help_family(argv[1], true))
+        return unknown_command(argc - 1, argv + 1);
     return 0;
 }
 

@@ -96,7 +96,10 @@ char cli_letter_of(const Command *c, const char *flag);
 void help_program(bool asked);
 /* Help of a command on stdout. all: also keys without a flag, with limits and section.key names. */
 void help_command(const Command *c, bool all);
-void help_version(void);
+/* The commands of a first word such as "nvs", stdout or stderr as above; false: there are none. */
+bool help_family(const char *word, bool asked);
+/* Version, backends, libraries: lines, or one JSON object. */
+void help_version(bool json);
 
 /* ---- cli_output.c ---- */
 

@@ -16,36 +16,54 @@
 
 #include "version.h"
 
-enum { HELP_COLUMN = 34, HELP_WIDTH = 100 };
+enum { COMMAND_COLUMN = 18, HELP_COLUMN = 34, HELP_WIDTH = 100 };
+
+/* stream NULL: checked standard output. */
+static void put_line(FILE *stream, const char *text) {
+    if (stream)
+        fputs(text, stream);
+    else
+        out_text(text);
+}
+
+/* Commands whose first word is `family`; NULL: all of them. */
+static void put_commands(FILE *stream, const char *family) {
+    char line[256];
+    const size_t n = family ? strlen(family) : 0;
+    for (int i = 0; commands[i]; i++) {
+        if (family && (strncmp(commands[i]->name, family, n) != 0 || commands[i]->name[n] != ' '))
+            continue;
+        snprintf(line, sizeof line, "  %-*s %s\n", COMMAND_COLUMN, commands[i]->name,
+                 commands[i]->summary);
+        put_line(stream, line);
+    }
+}
 
 void help_program(bool asked) {
-    FILE *stream = asked ? NULL : stderr; /* NULL: checked standard output */
+    FILE *stream = asked ? NULL : stderr;
     char line[256];
-    const char *head =
-        "ttv trains and runs vision models with test-time-training mixers.\n"
-        "\n"
-        "  ttv train -c configs/digits.ini          train on a folder of class folders\n"
-        "  ttv eval --checkpoint runs/digits        top-1 and top-5 on the held-back images\n"
-        "  ttv classify --checkpoint runs/digits a.png b.png\n"
-        "\n"
-        "commands:\n";
-    if (stream)
-        fputs(head, stream);
-    else
-        out_text(head);
-    for (int i = 0; commands[i]; i++) {
-        snprintf(line, sizeof line, "  %-14s %s\n", commands[i]->name, commands[i]->summary);
-        if (stream)
-            fputs(line, stream);
-        else
-            out_text(line);
-    }
-    const char *tail = "  help COMMAND   flags and examples of a command\n"
-                       "  version        version, backends, libraries\n";
-    if (stream)
-        fputs(tail, stream);
-    else
-        out_text(tail);
+    put_line(stream,
+             "ttv trains and runs vision models with test-time-training mixers.\n"
+             "\n"
+             "  ttv train -c configs/digits.ini          train on a folder of class folders\n"
+             "  ttv eval --checkpoint runs/digits        top-1 and top-5 on the held-back images\n"
+             "  ttv classify --checkpoint runs/digits a.png b.png\n"
+             "\n"
+             "commands:\n");
+    put_commands(stream, NULL);
+    snprintf(line, sizeof line, "  %-*s %s\n  %-*s %s\n", COMMAND_COLUMN, "help COMMAND",
+             "flags and examples of a command", COMMAND_COLUMN, "version",
+             "version, backends, libraries");
+    put_line(stream, line);
+}
+
+bool help_family(const char *word, bool asked) {
+    const size_t n = strlen(word);
+    bool known = false;
+    for (int i = 0; commands[i]; i++)
+        known |= strncmp(commands[i]->name, word, n) == 0 && commands[i]->name[n] == ' ';
+    if (known) put_commands(asked ? NULL : stderr, word);
+    return known;
 }
 
 static const char *type_word(const Option *o) {
@@ -158,35 +176,77 @@ void help_command(const Command *c, bool all) {
     out_printf("%-*s%s\n", HELP_COLUMN, "  -h, --help", "this text");
     out_printf("%-*s%s\n", HELP_COLUMN, "      --help-all", "every key, with limits");
     out_printf("%-*s%s\n", HELP_COLUMN, "  -V, --version", "version, backends, libraries");
-    out_text("\nA flag wins over --set, that over the variable TTV_<FLAG>, that over a file.\n"
-             "Exit codes: 0 ok, 1 negative result, 2 usage, 3 bad input, 4 I/O or disk full, 5 "
-             "device or "
-             "memory,\n6 numeric, 75 stopped and saved, 130/143 SIGINT/SIGTERM after saving.\n");
+    out_text(
+        "\nThe later of a flag and --set wins, over the variable TTV_<FLAG>, that over a file.\n"
+        "Exit codes: 0 ok, 1 negative result, 2 usage, 3 bad input, 4 I/O or disk full, 5 "
+        "device or "
+        "memory,\n6 numeric, 75 stopped and saved, 130/143 SIGINT/SIGTERM after saving.\n");
     config_free(config);
 }
 
 #define TEXT_OF(x) #x
 #define TEXT(x)    TEXT_OF(x)
 
-void help_version(void) {
+#ifdef LIBJPEG_TURBO_VERSION
+static const char jpeg_name[] = "libjpeg-turbo", jpeg_version[] = TEXT(LIBJPEG_TURBO_VERSION);
+#else
+static const char jpeg_name[] = "libjpeg", jpeg_version[] = TEXT(JPEG_LIB_VERSION);
+#endif
+
+typedef struct Library {
+    const char *name;
+    char version[32];
+} Library;
+
+/* With a NULL name behind the last. */
+static void list_libraries(Library out[5]) {
+    int n = 0;
+    out[n++] = (Library){"libpng", PNG_LIBPNG_VER_STRING};
+    out[n].name = jpeg_name;
+    snprintf(out[n++].version, sizeof out->version, "%s", jpeg_version);
+#ifdef CJSON_VERSION_MAJOR
+    out[n].name = "cJSON";
+    snprintf(out[n++].version, sizeof out->version, "%d.%d.%d", CJSON_VERSION_MAJOR,
+             CJSON_VERSION_MINOR, CJSON_VERSION_PATCH);
+#endif
+#ifdef DNNL_VERSION_MAJOR
+    if (strcmp(TTV_GEMM_BACKEND, "onednn") == 0) {
+        out[n].name = "oneDNN";
+        snprintf(out[n++].version, sizeof out->version, "%d.%d.%d", DNNL_VERSION_MAJOR,
+                 DNNL_VERSION_MINOR, DNNL_VERSION_PATCH);
+    }
+#endif
+    out[n].name = NULL;
+}
+
+static void version_json(const Library *libraries) {
+    out_printf("{\"version\":\"%s\",\"git\":\"%s\",\"gemm\":\"%s\",\"cpu\":\"%s\",\"cuda\":",
+               TTV_VERSION, TTV_GIT_ID, TTV_GEMM_BACKEND, TTV_CPU_ARCH);
+    if (TTV_BUILT_WITH_CUDA)
+        out_printf("\"%s\"", TTV_CUDA_ARCHITECTURES);
+    else
+        out_text("null");
+    out_text(",\"libraries\":{");
+    for (int i = 0; libraries[i].name; i++)
+        out_printf("%s\"%s\":\"%s\"", i ? "," : "", libraries[i].name, libraries[i].version);
+    out_text("}}\n");
+}
+
+void help_version(bool json) {
+    Library libraries[5] = {0};
+    list_libraries(libraries);
+    if (json) {
+        version_json(libraries);
+        return;
+    }
     out_printf("ttv %s (git %s)\n", TTV_VERSION, TTV_GIT_ID);
     out_printf("cpu: matrix products by %s, built for %s\n", TTV_GEMM_BACKEND, TTV_CPU_ARCH);
     if (TTV_BUILT_WITH_CUDA)
         out_printf("cuda: yes, architectures %s\n", TTV_CUDA_ARCHITECTURES);
     else
         out_text("cuda: no\n");
-    out_text("libraries: libpng " PNG_LIBPNG_VER_STRING);
-#ifdef LIBJPEG_TURBO_VERSION
-    out_text(", libjpeg-turbo " TEXT(LIBJPEG_TURBO_VERSION));
-#else
-    out_text(", libjpeg " TEXT(JPEG_LIB_VERSION));
-#endif
-#ifdef CJSON_VERSION_MAJOR
-    out_printf(", cJSON %d.%d.%d", CJSON_VERSION_MAJOR, CJSON_VERSION_MINOR, CJSON_VERSION_PATCH);
-#endif
-#ifdef DNNL_VERSION_MAJOR
-    if (strcmp(TTV_GEMM_BACKEND, "onednn") == 0)
-        out_printf(", oneDNN %d.%d.%d", DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH);
-#endif
+    out_text("libraries:");
+    for (int i = 0; libraries[i].name; i++)
+        out_printf("%s %s %s", i ? "," : "", libraries[i].name, libraries[i].version);
     out_text("\n");
 }

@@ -133,9 +133,9 @@ static void put_common(void) {
     };
     for (size_t i = 0; i < sizeof builtin / sizeof *builtin; i++)
         out_printf(".TP\n%s\n%s\n", builtin[i][0], builtin[i][1]);
-    out_text(
-        ".PP\nA flag wins over \\fB\\-\\-set\\fR, that over the variable TTV_FLAG (TTV_BATCH_SIZE "
-        "stands for \\fB\\-\\-batch\\-size\\fR), that over a file.\n");
+    out_text(".PP\nThe later of a flag and \\fB\\-\\-set\\fR wins, over the variable TTV_FLAG "
+             "(TTV_BATCH_SIZE "
+             "stands for \\fB\\-\\-batch\\-size\\fR), that over a file.\n");
 }
 
 static void put_exit_codes(void) {

@@ -24,8 +24,31 @@ for flag in -V --version; do
     run 0 "$flag"
     says 'git '
 done
+run 0 version --json
+json_ok out
+says '"libpng":"'
+run 2 version surplus
 run 2 help nonsense
 tells "unknown command 'nonsense'"
+run 0 help --help
+says 'commands:'
+# the first word of several commands
+run 0 help nvs
+says 'nvs render'
+run 0 nvs --help
+says 'nvs render'
+run 2 nvs
+quiet_out
+tells 'nvs render'
+run 2 nvs nonsense
+tells 'nvs render'
+run 2 nvs trian
+tells "unknown command 'nvs trian'; did you mean 'nvs train'"
+# who wins, as --help says
+run 0 train --lr 1 --set optim.lr=2 --print-config
+says 'lr = 2'
+run 0 train --set optim.lr=2 --lr 1 --print-config
+says 'lr = 1'
 
 # ---- commands, their aliases and typos ----
 run 2 trian
