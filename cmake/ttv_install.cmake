@@ -8,11 +8,15 @@ if(TARGET ttv_program)
     install(CODE "
       execute_process(COMMAND \"$<TARGET_FILE:ttv_program>\" man OUTPUT_FILE \"${CMAKE_BINARY_DIR}/ttv.1\"
                       COMMAND_ERROR_IS_FATAL ANY)
-      execute_process(COMMAND \"$<TARGET_FILE:ttv_program>\" completion bash
-                      OUTPUT_FILE \"${CMAKE_BINARY_DIR}/ttv.bash\" COMMAND_ERROR_IS_FATAL ANY)")
+      foreach(shell bash zsh fish)
+        execute_process(COMMAND \"$<TARGET_FILE:ttv_program>\" completion \${shell}
+                        OUTPUT_FILE \"${CMAKE_BINARY_DIR}/ttv.\${shell}\" COMMAND_ERROR_IS_FATAL ANY)
+      endforeach()")
     install(FILES ${CMAKE_BINARY_DIR}/ttv.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
     install(FILES ${CMAKE_BINARY_DIR}/ttv.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
             RENAME ttv)
+    install(FILES ${CMAKE_BINARY_DIR}/ttv.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions RENAME _ttv)
+    install(FILES ${CMAKE_BINARY_DIR}/ttv.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
   endif()
 endif()
 foreach(room ${rooms})

@@ -130,7 +130,7 @@ static Status put_bash(void) {
              "    command=${COMP_WORDS[at]}\n"
              "    case $command in\n");
     put_seconds();
-    out_text("    completion) seconds=bash ;;\n"
+    out_text("    completion) seconds='bash zsh fish' ;;\n"
              "    esac\n"
              "    if [ -n \"$seconds\" ] && [ \"$COMP_CWORD\" -eq $((at + 1)) ]; then\n"
              "        COMPREPLY=($(compgen -W \"$seconds\" -- \"$cur\"))\n"
@@ -159,6 +159,104 @@ static Status put_bash(void) {
     return STATUS_OK;
 }
 
+/* ---- zsh: what bash gets, through zsh's own bridge ---- */
+
+static Status put_zsh(void) {
+    out_text(
+        "#compdef ttv\n"
+        "# zsh completion of ttv, written by `ttv completion zsh`: source it behind compinit.\n"
+        "autoload -Uz +X bashcompinit && bashcompinit\n");
+    return put_bash();
+}
+
+/* ---- fish: one line for each word and flag ---- */
+
+/* In single quotes, where fish reads \' and \\. */
+static void fish_quoted(const char *text) {
+    out_text("'");
+    for (; *text; text++) {
+        if (*text == '\'' || *text == '\\') out_text("\\");
+        out_bytes(text, 1);
+    }
+    out_text("'");
+}
+
+/* "nvs render" and its aliases as one list of quoted names. */
+static void fish_names(const Command *c) {
+    out_printf("\"__ttv_in '%s'", c->name);
+    for (const char *p = c->aliases; p && *p;) {
+        const size_t n = strcspn(p, "|");
+        out_printf(" '%.*s'", (int)n, p);
+        p += n + (p[n] == '|');
+    }
+    out_text("\"");
+}
+
+static void fish_flag(const Command *c, const Option *o) {
+    const char letter = cli_letter_of(c, o->flag);
+    out_text("complete -c ttv -n ");
+    fish_names(c);
+    out_printf(" -l %s", o->flag);
+    if (letter) out_printf(" -s %c", letter);
+    if (o->type != OPTION_BOOL) out_text(" -r");
+    if (o->type == OPTION_CHOICE) {
+        out_text(" -f -a '");
+        for (const char *p = o->choices; *p; p++) out_printf("%c", *p == '|' ? ' ' : *p);
+        out_text("'");
+    }
+    out_text(" -d ");
+    fish_quoted(o->help);
+    out_text("\n");
+    if (o->type != OPTION_BOOL) return;
+    out_text("complete -c ttv -n ");
+    fish_names(c);
+    out_printf(" -l no-%s\n", o->flag);
+}
+
+static void fish_word(const char *behind, size_t n, const char *word, const char *summary) {
+    out_printf("complete -c ttv -f -n \"__ttv_at '%.*s'\" -a %s -d ", (int)n, behind, word);
+    fish_quoted(summary);
+    out_text("\n");
+}
+
+static Status put_fish(void) {
+    out_text(
+        "# fish completion of ttv, written by `ttv completion fish`: put it into\n"
+        "# ~/.config/fish/completions/ttv.fish.\n"
+        "function __ttv_at # WORDS: exactly these stand behind ttv\n"
+        "    set -l words (commandline -opc)\n"
+        "    test \"$words[2..-1]\" = \"$argv[1]\"\n"
+        "end\n"
+        "function __ttv_in # NAME...: the line begins with one of these commands\n"
+        "    set -l words (commandline -opc)\n"
+        "    for name in $argv\n"
+        "        set -l wanted (string split ' ' $name)\n"
+        "        set -l last (math (count $wanted) + 1)\n"
+        "        test (count $words) -ge $last; and test \"$words[2..$last]\" = \"$name\"; and "
+        "return 0\n"
+        "    end\n"
+        "    return 1\n"
+        "end\n");
+    for (int i = 0; commands[i]; i++) {
+        const char *name = commands[i]->name;
+        const size_t n = strcspn(name, " ");
+        char first[64];
+        snprintf(first, sizeof first, "%.*s", (int)n, name);
+        fish_word("", 0, first, name[n] ? "" : commands[i]->summary);
+        fish_word("help", 4, first, name[n] ? "" : commands[i]->summary);
+        if (name[n]) fish_word(name, n, name + n + 1, commands[i]->summary);
+        TRY(each_flag(commands[i], fish_flag));
+    }
+    fish_word("", 0, "help", "flags and examples of a command");
+    fish_word("", 0, "version", "version, backends, libraries");
+    out_text("complete -c ttv -f -n \"__ttv_at completion\" -a 'bash zsh fish'\n"
+             "complete -c ttv -l help -s h -d 'help of a command'\n"
+             "complete -c ttv -l config -s c -r -d 'read an INI file first'\n"
+             "complete -c ttv -l set -x -d 'SECTION.KEY=VALUE'\n"
+             "complete -c ttv -l print-config -d 'print all values with their origin'\n");
+    return STATUS_OK;
+}
+
 /* ---- the command ---- */
 
 static const Section *no_sections(int *count) {
@@ -167,18 +265,25 @@ static const Section *no_sections(int *count) {
 }
 
 static int run(Config *config, int argc, char **argv) {
+    static const struct {
+        const char *name;
+        Status (*put)(void);
+    } shells[] = {{"bash", put_bash}, {"zsh", put_zsh}, {"fish", put_fish}};
     (void)config;
-    if (argc != 1 || strcmp(argv[0], "bash") != 0)
-        return cli_usage(&command_completion, "the name of a shell is expected: bash");
-    Status s = put_bash();
-    return s == STATUS_OK ? 0 : cli_fail(s);
+    for (size_t i = 0; argc == 1 && i < sizeof shells / sizeof *shells; i++) {
+        if (strcmp(argv[0], shells[i].name) != 0) continue;
+        Status s = shells[i].put();
+        return s == STATUS_OK ? 0 : cli_fail(s);
+    }
+    return cli_usage(&command_completion, "the name of a shell is expected: bash, zsh or fish");
 }
 
 const Command command_completion = {
     .name = "completion",
     .summary = "completion of commands, flags and their values for a shell",
-    .synopsis = "ttv completion bash",
-    .examples = "  source <(ttv completion bash)\n",
+    .synopsis = "ttv completion bash|zsh|fish",
+    .examples = "  source <(ttv completion bash)\n"
+                "  ttv completion fish > ~/.config/fish/completions/ttv.fish\n",
     .sections = no_sections,
     .run = run,
 };

@@ -30,7 +30,7 @@ equal 'flags of every command' "$(offers ttv export --print)" '--print-config '
 equal 'values' "$(offers ttv nvs render --trajectory '')" 'interpolate spiral orbit '
 equal 'values behind =' "$(offers ttv psnr --average = s)" 'scene '
 equal 'values behind = without a letter' "$(offers ttv psnr --channels =)" 'rgb y '
-equal 'shells' "$(offers ttv completion '')" 'bash '
+equal 'shells' "$(offers ttv completion '')" 'bash zsh fish '
 equal 'file names are left to the shell' "$(offers ttv psnr a.p)" ' '
 # every flag of the help, of every command
 mapfile -t all < <("$TTV" man | sed -n 's/^\.SS "\(.*\)"$/\1/p' | sed 's/\\-/-/g')
@@ -43,8 +43,37 @@ for command in "${all[@]}"; do
 done
 run 2 completion
 tells 'the name of a shell is expected'
-run 2 completion fish
+run 2 completion tcsh
 run 2 completion bash zsh
+
+# zsh takes bash's through its bridge; fish has lines of its own
+run 0 completion zsh
+quiet_err
+cp out ttv.zsh
+if command -v zsh >/dev/null; then
+    zsh -n ttv.zsh || fail 'zsh finds an error in the script'
+else
+    skip 'the script as zsh reads it: no zsh'
+fi
+run 0 completion fish
+quiet_err
+cp out ttv.fish
+for command in "${all[@]}"; do
+    for flag in $("$TTV" $command --help | sed -n 's/^  \(    \|-[A-Za-z], \)--\(\[no-\]\)\{0,1\}\([a-z0-9-]*\).*/\3/p'); do
+        case $flag in help | help-all | version | config | set | print-config) continue ;; esac
+        checks=$((checks + 1))
+        grep -q "__ttv_in '$command'.* -l $flag " ttv.fish || fail "fish, $command: --$flag is not offered"
+    done
+done
+if command -v fish >/dev/null; then
+    fish_offers() { fish --no-config -c "source ttv.fish; complete -C '$1'" | cut -f 1 | tr '\n' ' '; }
+    equal 'fish: second word' "$(fish_offers 'ttv nvs r')" 'render '
+    equal 'fish: a flag of an alias' "$(fish_offers 'ttv cls train --epo')" '--epochs '
+    equal 'fish: values' "$(fish_offers 'ttv nvs render --trajectory o')" 'orbit '
+    equal 'fish: behind help' "$(fish_offers 'ttv help ps')" 'psnr '
+else
+    skip 'what fish offers: no fish'
+fi
 
 # ---- the manual page ----
 run 0 man
