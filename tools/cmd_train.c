@@ -147,7 +147,8 @@ static int run(Config *config, int argc, char **argv) {
     if (s == STATUS_OK && settings.run.dry_run) {
         trainer_print_plan(&t);
         note("dry run: nothing was written");
-        code = 0;
+        if (common.json) s = trainer_plan_json(&t);
+        code = s == STATUS_OK ? 0 : cli_fail(s);
     } else {
         if (s == STATUS_OK) s = open_folder(&t);
         if (s == STATUS_OK) s = train(&t);

@@ -65,3 +65,17 @@ void memory_plan_print(const MemoryPlan *p, size_t average, bool recompute) {
          (double)p->step.scratch / MB, (double)(p->need - plan_need(&p->step)) / MB,
          (double)p->step.available / MB, (long long)p->largest);
 }
+
+void memory_plan_json(const MemoryPlan *p, size_t average, JsonWriter *w) {
+    json_key(w, "memory");
+    json_begin_object(w);
+    json_pair_int(w, "weights", (int64_t)p->step.weights);
+    json_pair_int(w, "state", (int64_t)(p->step.state - average));
+    json_pair_int(w, "average", (int64_t)average);
+    json_pair_int(w, "activations", (int64_t)p->step.step);
+    json_pair_int(w, "scratch", (int64_t)p->step.scratch);
+    json_pair_int(w, "batches", (int64_t)(p->need - plan_need(&p->step)));
+    json_pair_int(w, "available", (int64_t)p->step.available);
+    json_pair_int(w, "largest_batch", p->largest);
+    json_end_object(w);
+}

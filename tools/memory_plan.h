@@ -4,6 +4,7 @@
 #ifndef TTV_TOOLS_MEMORY_PLAN_H
 #define TTV_TOOLS_MEMORY_PLAN_H
 
+#include "core/json.h"
 #include "nn/plan.h"
 
 /* Bytes on the device, before step 1. */
@@ -19,6 +20,9 @@ Status memory_plan(const PlanTask *task, int64_t batch, size_t sample_bytes, Mem
 /* STATUS_MEMORY, when a step does not fit, names need, free memory and the largest batch; `more` is
  * said behind that, e.g. which flag saves memory ("": nothing). */
 Status memory_plan_check(const MemoryPlan *p, const Device *d, const char *more);
+
+/* The same as a JSON object of bytes, under the key "memory". */
+void memory_plan_json(const MemoryPlan *p, size_t average, JsonWriter *w);
 
 /* In words, on stderr. `average`: bytes of averaged weights, part of the state. */
 void memory_plan_print(const MemoryPlan *p, size_t average, bool recompute);

@@ -4,6 +4,8 @@
 #include "tools/cli.h"
 #include "tools/nvs_trainer.h"
 
+enum { SAVE_STEPS = 1000 }; /* between checkpoints when nobody said how many */
+
 static int64_t add_meta(NvsTrainer *t, int64_t count, const char *key, const char *value) {
     t->meta[count] = (SafeMeta){key, value};
     return count + 1;
@@ -23,6 +25,13 @@ static void describe_checkpoints(NvsTrainer *t) {
     t->options.meta_count = n;
 }
 
+/* The whole run is one epoch, so "every epoch" would lose all of a run that is killed. */
+static int64_t save_interval(void) {
+    const int64_t validation = nvs_settings.train.val_interval;
+    if (settings.run.save_every > 0) return settings.run.save_every;
+    return validation > 0 ? validation : SAVE_STEPS;
+}
+
 Status nvs_trainer_plan(NvsTrainer *t) {
     const NvsTrainConfig *c = &nvs_settings.train;
     if (c->warmup_steps >= c->steps)
@@ -39,7 +48,7 @@ Status nvs_trainer_plan(NvsTrainer *t) {
                                              .after_warmup = true},
                                 .log_interval = c->log_interval,
                                 .validate_interval = (double)c->val_interval / (double)c->steps,
-                                .save_interval = settings.run.save_every,
+                                .save_interval = save_interval(),
                                 .save_minutes = settings.run.save_minutes,
                                 .keep = (int)settings.run.checkpoint_hist,
                                 .give_up_after = (int)c->give_up_after};
@@ -79,4 +88,31 @@ void nvs_trainer_print_plan(const NvsTrainer *t) {
          t->model.device->name, dtype_name(t->model.act),
          (double)run_checkpoint_bytes(&t->model.params, t->optim.ema != NULL) / 1e6);
     memory_plan_print(&t->memory, t->optim.ema ? tensor_bytes(t->ema.average) : 0, m->recompute);
+}
+
+Status nvs_trainer_plan_json(const NvsTrainer *t) {
+    const NvsTrainConfig *c = &nvs_settings.train;
+    JsonWriter w;
+    json_writer_init(&w);
+    json_begin_object(&w);
+    json_pair_bool(&w, "dry_run", true);
+    json_pair_int(&w, "parameters", t->model.params.total);
+    json_pair_int(&w, "steps", c->steps);
+    json_pair_int(&w, "batch_size", c->batch_size);
+    json_pair_int(&w, "grad_accum_steps", c->grad_accum_steps);
+    json_pair_int(&w, "inputs", nvs_settings.scenes.inputs);
+    json_pair_int(&w, "targets", nvs_settings.scenes.targets);
+    json_pair_number(&w, "lr", c->lr);
+    json_pair_int(&w, "warmup_steps", c->warmup_steps);
+    json_pair_int(&w, "save_interval", t->options.save_interval);
+    json_pair_string(&w, "device", t->model.device->name);
+    json_pair_string(&w, "activations", dtype_name(t->model.act));
+    json_pair_int(&w, "checkpoint_bytes",
+                  (int64_t)run_checkpoint_bytes(&t->model.params, t->optim.ema != NULL));
+    memory_plan_json(&t->memory, t->optim.ema ? tensor_bytes(t->ema.average) : 0, &w);
+    json_end_object(&w);
+    if (w.status == STATUS_OK) out_printf("%s\n", w.text);
+    const Status s = w.status;
+    json_writer_free(&w);
+    return s;
 }

@@ -34,6 +34,8 @@ Status nvs_trainer_check_memory(NvsTrainer *t);
 Status nvs_trainer_check_disk(const NvsTrainer *t);
 /* The plan in words, on stderr and in log.txt. */
 void nvs_trainer_print_plan(const NvsTrainer *t);
+/* The same as one JSON object on stdout, for --dry-run. */
+Status nvs_trainer_plan_json(const NvsTrainer *t);
 
 /* ---- nvs_train_report.c ---- */
 

@@ -92,7 +92,8 @@ static const Option run_options[] = {
     {"exist_ok", OPTION_BOOL, AT(RunConfig, exist_ok), "false", 0, 0, NULL, "exist-ok",
      "start in an existing folder that holds no checkpoint"},
     {"save_every", OPTION_INT, AT(RunConfig, save_every), "0", 0, 1e15, NULL, "save-every",
-     "optimiser steps between checkpoints; 0: every epoch"},
+     "optimiser steps between checkpoints; 0: every epoch, of novel views every val_interval steps "
+     "(1000 without)"},
     {"save_minutes", OPTION_FLOAT, AT(RunConfig, save_minutes), "0", 0, 1e6, NULL, "save-minutes",
      "minutes between checkpoints; 0: off"},
     {"checkpoint_hist", OPTION_INT, AT(RunConfig, checkpoint_hist), "2", 0, 100000, NULL,

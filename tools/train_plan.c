@@ -85,3 +85,32 @@ void trainer_print_plan(const Trainer *t) {
          (double)run_checkpoint_bytes(&t->model.params, t->optim.ema != NULL) / 1e6);
     trainer_print_memory(t);
 }
+
+Status trainer_plan_json(const Trainer *t) {
+    const TrainOptions *o = &t->options;
+    JsonWriter w;
+    json_writer_init(&w);
+    json_begin_object(&w);
+    json_pair_bool(&w, "dry_run", true);
+    json_pair_int(&w, "parameters", t->model.params.total);
+    json_pair_int(&w, "macs", vittt_macs(&t->model.config));
+    json_pair_int(&w, "training_images", dataset_count(t->data.train));
+    json_pair_int(&w, "validation_images", t->data.val ? dataset_count(t->data.val) : 0);
+    json_pair_int(&w, "classes", t->data.classes.count);
+    json_pair_int(&w, "epochs", o->epochs);
+    json_pair_int(&w, "steps_per_epoch", o->steps_per_epoch);
+    json_pair_int(&w, "batch_size", settings.loader.batch_size);
+    json_pair_int(&w, "grad_accum_steps", o->accumulate);
+    json_pair_number(&w, "lr", o->schedule.base);
+    json_pair_int(&w, "warmup_steps", o->schedule.warmup_steps);
+    json_pair_string(&w, "device", t->model.device->name);
+    json_pair_string(&w, "activations", dtype_name(t->model.act));
+    json_pair_int(&w, "checkpoint_bytes",
+                  (int64_t)run_checkpoint_bytes(&t->model.params, t->optim.ema != NULL));
+    memory_plan_json(&t->memory, t->optim.ema ? tensor_bytes(t->ema.average) : 0, &w);
+    json_end_object(&w);
+    if (w.status == STATUS_OK) out_printf("%s\n", w.text);
+    const Status s = w.status;
+    json_writer_free(&w);
+    return s;
+}

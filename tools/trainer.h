@@ -43,6 +43,8 @@ Status trainer_plan(Trainer *t);
 Status trainer_check_disk(const Trainer *t);
 /* The plan in words, on stderr and in log.txt. */
 void trainer_print_plan(const Trainer *t);
+/* The same as one JSON object on stdout, for --dry-run. */
+Status trainer_plan_json(const Trainer *t);
 
 /* ---- train_memory.c ---- */
 

@@ -55,6 +55,17 @@ tells 'no validation'
 equal 'last loss without validation' "$(grep '^train,40,' whole-2/metrics.csv | cut -d, -f4)" \
     "$(grep '^train,40,' whole/metrics.csv | cut -d, -f4)"
 
+# checkpoints on the way, also when nobody asks for them: a run that is killed must not lose everything
+run 0 nvs train "${tiny[@]}" --steps 12 --val-interval 5 --val-split none -o saved
+equal 'saves' "$(grep -o '"kind":"save","step":[0-9]*' saved/metrics.jsonl | sed 's/.*://' | tr '\n' ' ')" '5 10 12 '
+run 0 nvs train "${tiny[@]}" --steps 12 --dry-run --json -o never
+json_ok out
+if command -v python3 >/dev/null; then
+    equal 'plan' "$(json_get out 'd["dry_run"], d["steps"], d["save_interval"], d["memory"]["largest_batch"] > 4')" \
+        '(True, 12, 20, True)'
+fi
+equal 'nothing written' "$(ls -d never* 2>/dev/null)" ''
+
 # bf16, accumulation and recomputation resume to the same bits, too
 more=(--precision bf16 --batch-size 2 --grad-accum-steps 2 --set nvs_model.recompute=true)
 run 0 nvs train "${tiny[@]}" "${more[@]}" --steps 12 -o whole16

@@ -89,6 +89,13 @@ tells 'memory: weights'
 tells 'the largest batch that fits is'
 checks=$((checks + 1))
 [ ! -e runs/dry ] || fail 'the dry run wrote'
+run 0 train "${tiny[@]}" "${small_data[@]}" --dry-run --json -q -o runs/dry
+quiet_err
+json_ok out
+if command -v python3 >/dev/null; then
+    equal 'plan' "$(json_get out 'd["dry_run"], d["training_images"], d["steps_per_epoch"], d["classes"], d["memory"]["weights"] > 0')" \
+        '(True, 320, 10, 10, True)'
+fi
 
 # ---- overfitting one batch ----
 run 0 train "${tiny[@]}" "${small_data[@]}" --overfit-batch --no-aug --smoothing 0 --epochs 12 --lr 5e-3 \
