@@ -80,6 +80,9 @@ DRY(grad_norm, Tensor control, Tensor taken, Tensor g, float max_norm, float ski
     float beta2)
 DRY(adamw, Tensor p, Tensor m, Tensor v, Tensor shadow, Tensor g, Tensor lr, Tensor control,
     float beta1, float beta2, float eps, float weight_decay)
+DRY(muon_momentum, Tensor u, Tensor m, Tensor g, Tensor control, int64_t stride, float momentum)
+DRY(muon_step, Tensor p, Tensor shadow, Tensor u, Tensor lr, Tensor control, int64_t stride,
+    float scale, float weight_decay)
 DRY(ema, Tensor average, Tensor p, float decay)
 DRY(vittt_glu, VitttShape s, Tensor cat, Tensor g, Tensor qkv, Tensor w1, Tensor w2)
 DRY(vittt_glu_backward, VitttShape s, Tensor dqkv, Grad dw1, Grad dw2, Tensor dcat, Tensor qkv,

@@ -293,6 +293,17 @@ struct Kernels {
     Status (*adamw)(Device *d, Tensor p, Tensor m, Tensor v, Tensor shadow, Tensor g, Tensor lr,
                     Tensor control, float beta1, float beta2, float eps, float weight_decay);
 
+    /* Muon (nn/muon.h), of G matrices of n elements that lie `stride` elements apart; m, g, p and
+     * shadow are flat from the first one on, (G-1) stride + n elements. m = momentum m +
+     * (1-momentum) c g, c = control[1], then u[G,r,c] = momentum m + (1-momentum) c g: the step
+     * that Nesterov's momentum looks ahead to. u F32 or BF16. When c is 0, m stays and u is 0. */
+    Status (*muon_momentum)(Device *d, Tensor u, Tensor m, Tensor g, Tensor control, int64_t stride,
+                            float momentum);
+    /* p = p (1 - lr weight_decay) - lr scale u; `shadow` as with adamw. No change at all when
+     * control[1] is 0. */
+    Status (*muon_step)(Device *d, Tensor p, Tensor shadow, Tensor u, Tensor lr, Tensor control,
+                        int64_t stride, float scale, float weight_decay);
+
     /* average = decay average + (1-decay) p over a flat range: the moving average of the weights.
      */
     Status (*ema)(Device *d, Tensor average, Tensor p, float decay);

@@ -54,6 +54,8 @@
     X(mse_backward)                                                                                \
     X(grad_norm)                                                                                   \
     X(adamw)                                                                                       \
+    X(muon_momentum)                                                                               \
+    X(muon_step)                                                                                   \
     X(ema)                                                                                         \
     X(vittt_glu)                                                                                   \
     X(vittt_glu_backward)                                                                          \

@@ -38,6 +38,21 @@ static Status update(AdamW *o, int64_t offset, int64_t count, float weight_decay
                                o->lr, o->control, a->beta1, a->beta2, a->eps, weight_decay);
 }
 
+/* The decayed parameters, which lie in the order of their registration, without those of Muon. */
+static Status update_around_matrices(AdamW *o) {
+    const Params *p = o->params;
+    const float decay = o->options.weight_decay;
+    int64_t from = 0;
+    for (int64_t i = 0; i < p->count; i++) {
+        const Param *item = p->items[i];
+        if (!muon_takes(item)) continue;
+        TRY(update(o, from, item->offset - from, decay));
+        from = item->offset + tensor_count(item->master);
+    }
+    TRY(update(o, from, p->decayed - from, decay));
+    return muon_apply(o->muon, o->m, o->lr, o->control, decay);
+}
+
 Status adamw_set_lr(AdamW *o, double lr) {
     float rate = (float)lr;
     return device_push(o->params->device, o->lr, &rate);
@@ -49,7 +64,10 @@ Status adamw_apply(AdamW *o) {
     Device *d = p->device;
     TRY(d->k->grad_norm(d, o->control, o->taken, p->grad, a->clip_norm, a->skip_norm, a->beta1,
                         a->beta2));
-    TRY(update(o, 0, p->decayed, a->weight_decay));
+    if (o->muon)
+        TRY(update_around_matrices(o));
+    else
+        TRY(update(o, 0, p->decayed, a->weight_decay));
     TRY(update(o, p->decayed, p->flat - p->decayed, 0.0f));
     return o->ema ? ema_update(o->ema) : STATUS_OK;
 }

@@ -3,6 +3,7 @@
 #define TTV_NN_OPTIM_H
 
 #include "nn/ema.h"
+#include "nn/muon.h"
 
 typedef struct AdamWOptions {
     float beta1, beta2, eps, weight_decay;
@@ -17,6 +18,7 @@ typedef struct AdamW {
     Tensor lr, control; /* F32 [1], [4] on the device (kernels.h) */
     Tensor taken;       /* I64 [1]: optimiser steps really taken (k of the bias correction) */
     Ema *ema;           /* updated with the weights; NULL: none (the caller's) */
+    Muon *muon;         /* takes the matrices; NULL: none (the caller's) */
 } AdamW;
 
 Status adamw_init(AdamW *o, Params *p, AdamWOptions options);

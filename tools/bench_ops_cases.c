@@ -243,6 +243,17 @@ static Status run_ema(OpRun *r) {
     r->bytes = 3.0 * (double)tensor_bytes(r->t[0]);
     return r->k->ema(r->device, r->t[0], r->t[1], 0.999f);
 }
+static Status run_muon_momentum(OpRun *r) {
+    r->bytes = 3.0 * (double)tensor_bytes(r->t[1]) + (double)tensor_bytes(r->t[0]);
+    return r->k->muon_momentum(r->device, r->t[0], r->t[1], r->t[2], r->t[3], tensor_count(r->t[0]),
+                               0.95f);
+}
+static Status run_muon_step(OpRun *r) {
+    r->bytes = 2.0 * (double)tensor_bytes(r->t[0]) + (double)tensor_bytes(r->t[1]) +
+               (double)tensor_bytes(r->t[2]);
+    return r->k->muon_step(r->device, r->t[0], r->t[1], r->t[2], r->t[3], r->t[4],
+                           tensor_count(r->t[2]), 0.2f, 0.05f);
+}
 static Status run_adamw(OpRun *r) {
     r->bytes = 7.0 * (double)tensor_bytes(r->t[0]) + (double)tensor_bytes(r->t[6]);
     return r->k->adamw(r->device, r->t[0], r->t[1], r->t[2], r->t[6], r->t[3], r->t[4], r->t[5],
@@ -416,6 +427,8 @@ const OpCase op_cases[] = {
     {"mse_backward", "images", "a:BNp f:1 a:BNp f:BNp", run_mse_backward},
     {"grad_norm", "all parameters", "f:4 i:1 f:F", run_grad_norm},
     {"adamw", "all parameters", "f:F f:F f:F f:F f:1 f:4 s:F", run_adamw},
+    {"muon_momentum", "all parameters", "s:11F f:F f:F f:4", run_muon_momentum},
+    {"muon_step", "all parameters", "f:F s:F s:11F f:1 f:4", run_muon_step},
     {"ema", "all parameters", "f:F f:F", run_ema},
     {"vittt_glu", "fused inner step", "a:BNK f:G2DD a:BNP f:1hDD f:1hDD", run_vittt_glu},
     {"vittt_glu_backward", "fused inner step",

@@ -129,6 +129,13 @@ static Status leave(Device *d, int slot, double start, Status s) {
       (Device * d, Tensor p, Tensor m, Tensor v, Tensor shadow, Tensor g, Tensor lr,               \
        Tensor control, float beta1, float beta2, float eps, float decay),                          \
       (d, p, m, v, shadow, g, lr, control, beta1, beta2, eps, decay))                              \
+    X(muon_momentum,                                                                               \
+      (Device * d, Tensor u, Tensor m, Tensor g, Tensor control, int64_t stride, float momentum),  \
+      (d, u, m, g, control, stride, momentum))                                                     \
+    X(muon_step,                                                                                   \
+      (Device * d, Tensor p, Tensor shadow, Tensor u, Tensor lr, Tensor control, int64_t stride,   \
+       float scale, float decay),                                                                  \
+      (d, p, shadow, u, lr, control, stride, scale, decay))                                        \
     X(ema, (Device * d, Tensor average, Tensor p, float decay), (d, average, p, decay))            \
     X(vittt_glu,                                                                                   \
       (Device * d, VitttShape s, Tensor cat, Tensor g, Tensor qkv, Tensor w1, Tensor w2),          \

@@ -35,6 +35,14 @@ static AdamWOptions adamw_options(void) {
                           (float)o->weight_decay, (float)o->clip_grad, 0.0f};
 }
 
+/* --matrices muon */
+static Status choose_muon(Trainer *t) {
+    if (settings.optim.matrices != 1) return STATUS_OK;
+    TRY(muon_init(&t->muon, &t->model.params, (float)settings.optim.muon_momentum));
+    t->optim.muon = &t->muon;
+    return STATUS_OK;
+}
+
 /* --model-ema: starts from the weights of now. */
 static Status average_weights(Trainer *t) {
     if (!settings.train.model_ema) return STATUS_OK;
@@ -55,6 +63,7 @@ static Status prepare(Trainer *t) {
     settings.model = t->model.config;
     TRY(class_list_copy(&t->model.classes, &t->data.classes));
     TRY(adamw_init(&t->optim, &t->model.params, adamw_options()));
+    TRY(choose_muon(t));
     TRY(trainer_load_initial(t));
     TRY(average_weights(t));
     TRY(trainer_plan_memory(t));
@@ -116,6 +125,7 @@ static void trainer_free(Trainer *t) {
     if (t->tape) tape_free(t->tape);
     train_data_close(&t->data); /* its loaders use the model's preprocessing */
     model_meta_free(&t->meta);
+    muon_free(&t->muon);
     model_close(&t->model);
     run_folder_close(&t->run);
 }

@@ -45,6 +45,11 @@ static const Option optim_options[] = {
     {"eps", OPTION_FLOAT, AT(OptimConfig, eps), "1e-8", 1e-30, 1, NULL, NULL, "AdamW epsilon"},
     {"clip_grad", OPTION_FLOAT, AT(OptimConfig, clip_grad), "5", 0, 1e9, NULL, "clip-grad",
      "global L2 norm that gradients are clipped to; 0: off"},
+    {"matrices", OPTION_CHOICE, AT(OptimConfig, matrices), "adamw", 0, 0, "adamw|muon", "matrices",
+     "optimiser of the weight matrices in blocks and stem: AdamW, or Muon with the same rate and "
+     "decay"},
+    {"muon_momentum", OPTION_FLOAT, AT(OptimConfig, muon_momentum), "0.95", 0, 0.9999, NULL, NULL,
+     "Muon's decay of the momentum"},
     {0},
 };
 

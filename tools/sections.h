@@ -27,6 +27,8 @@ typedef struct OptimConfig {
     double warmup_lr, min_lr; /* for lr == lr_base; scaled like it */
     double warmup_epochs;
     double weight_decay, beta1, beta2, eps, clip_grad;
+    int matrices; /* 0 adamw, 1 muon */
+    double muon_momentum;
 } OptimConfig;
 
 /* Section [train]. */

@@ -12,7 +12,8 @@ typedef struct Trainer {
     Model model;
     ModelMeta meta;
     AdamW optim;
-    Ema ema; /* in use when optim.ema points to it */
+    Ema ema;   /* in use when optim.ema points to it */
+    Muon muon; /* in use when optim.muon points to it */
     MemoryPlan memory;
     Tape *tape;
     TrainerTask task;

@@ -78,6 +78,56 @@ Status adamw_cpu(Device *d, Tensor p, Tensor m, Tensor v, Tensor shadow, Tensor 
     return STATUS_OK;
 }
 
+/* ---- Muon ---- */
+
+Status muon_momentum_cpu(Device *d, Tensor u, Tensor m, Tensor g, Tensor control, int64_t stride,
+                         float momentum) {
+    (void)d;
+    if (m.dtype != DTYPE_F32 || g.dtype != DTYPE_F32) return refuse_dtype("muon_momentum", m.dtype);
+    const float clip = ((const float *)control.data)[1], fresh = 1.0f - momentum;
+    const int64_t n = u.shape[1] * u.shape[2], parts = div_up(n, CHUNK);
+#pragma omp parallel for schedule(static) if (tensor_count(u) >= PARALLEL_MIN)
+    for (int64_t job = 0; job < u.shape[0] * parts; job++) {
+        const int64_t from = job % parts * CHUNK, count = min_i64(CHUNK, n - from);
+        float *restrict mean = (float *)m.data + job / parts * stride + from;
+        const float *restrict gradient = (const float *)g.data + job / parts * stride + from;
+        float ahead[CHUNK] = {0};
+        for (int64_t i = 0; i < count && clip != 0.0f; i++) {
+            const float x = fresh * (clip * gradient[i]);
+            mean[i] = momentum * mean[i] + x;
+            ahead[i] = momentum * mean[i] + x;
+        }
+        const Grad to = grad_set(u);
+        values_write(&to, job / parts * n + from, count, ahead);
+    }
+    return STATUS_OK;
+}
+
+Status muon_step_cpu(Device *d, Tensor p, Tensor shadow, Tensor u, Tensor lr, Tensor control,
+                     int64_t stride, float scale, float weight_decay) {
+    (void)d;
+    if (p.dtype != DTYPE_F32) return refuse_dtype("muon_step", p.dtype);
+    if (shadow.data && shadow.dtype != DTYPE_BF16) return refuse_dtype("muon_step", shadow.dtype);
+    if (((const float *)control.data)[1] == 0.0f) return STATUS_OK;
+    const float rate = ((const float *)lr.data)[0];
+    const float keep = 1.0f - rate * weight_decay, step = rate * scale;
+    const int64_t n = u.shape[1] * u.shape[2], parts = div_up(n, CHUNK);
+#pragma omp parallel for schedule(static) if (tensor_count(u) >= PARALLEL_MIN)
+    for (int64_t job = 0; job < u.shape[0] * parts; job++) {
+        const int64_t from = job % parts * CHUNK, count = min_i64(CHUNK, n - from);
+        const int64_t at = job / parts * stride + from;
+        float *restrict w = (float *)p.data + at;
+        float buffer[CHUNK];
+        const float *ahead = values_read(&u, job / parts * n + from, count, buffer);
+        for (int64_t i = 0; i < count; i++) w[i] = w[i] * keep - step * ahead[i];
+        if (shadow.data) {
+            const Grad to = grad_set(shadow);
+            values_write(&to, at, count, w);
+        }
+    }
+    return STATUS_OK;
+}
+
 Status ema_cpu(Device *d, Tensor average, Tensor p, float decay) {
     (void)d;
     if (average.dtype != DTYPE_F32 || p.dtype != DTYPE_F32) return refuse_dtype("ema", p.dtype);

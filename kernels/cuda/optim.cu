@@ -125,6 +125,114 @@ extern "C" Status adamw_cuda(Device *d, Tensor p, Tensor m, Tensor v, Tensor sha
     return launched("adamw");
 }
 
+/* ---- Muon: matrix i / n of a group, whose elements lie `stride` apart in the flat blocks ---- */
+
+typedef struct MuonArgs {
+    float *flat;    /* the momentum, or the weights */
+    const float *g; /* gradients; of a step lr[1] */
+    const float *control;
+    bf16 *shadow;
+    int64_t all, n, stride;
+    float a, b; /* momentum; or scale and weight decay */
+} MuonArgs;
+
+template <typename T, int V>
+__global__ void __launch_bounds__(THREADS) muon_momentum_kernel(T *u, MuonArgs a) {
+    const int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V;
+    if (i >= a.all) return;
+    const float clip = a.control[1];
+    const int64_t matrix = i / a.n, at = matrix * a.stride + (i - matrix * a.n);
+    float m[V], x[V] = {};
+    if (clip != 0) {
+        pack_load<float, V>(m, a.flat + at);
+        pack_load<float, V>(x, a.g + at);
+#pragma unroll
+        for (int k = 0; k < V; k++) {
+            x[k] *= clip * (1.0f - a.a);
+            m[k] = a.a * m[k] + x[k];
+            x[k] += a.a * m[k];
+        }
+        pack_store<float, V>(a.flat + at, m);
+    }
+    pack_store<T, V>(u + i, x);
+}
+
+template <typename T, int V>
+__global__ void __launch_bounds__(THREADS) muon_step_kernel(const T *u, MuonArgs a) {
+    const int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V;
+    if (i >= a.all || a.control[1] == 0) return;
+    const float lr = a.g[0], keep = 1.0f - lr * a.b, step = lr * a.a;
+    const int64_t matrix = i / a.n, at = matrix * a.stride + (i - matrix * a.n);
+    float p[V], x[V];
+    pack_load<float, V>(p, a.flat + at);
+    pack_load<T, V>(x, u + i);
+#pragma unroll
+    for (int k = 0; k < V; k++) p[k] = p[k] * keep - step * x[k];
+    pack_store<float, V>(a.flat + at, p);
+    if (a.shadow) pack_store<bf16, V>(a.shadow + at, p);
+}
+
+/* Four at a time where all matrices begin and end on it. */
+static bool muon_packed(const MuonArgs *a, Tensor u, const void *g) {
+    return a->n % 4 == 0 && a->stride % 4 == 0 && is_aligned(a->flat, 16) && is_aligned(g, 16) &&
+           is_aligned(u.data, 4 * dtype_size(u.dtype)) && is_aligned(a->shadow, 8);
+}
+
+template <typename T>
+static void muon_momentum_launch(Device *d, Tensor u, const MuonArgs &a, bool packed) {
+    const unsigned blocks = (unsigned)ceil_div(a.all, packed ? 4 * THREADS : THREADS);
+    if (packed)
+        muon_momentum_kernel<T, 4><<<blocks, THREADS, 0, stream_of(d)>>>((T *)u.data, a);
+    else
+        muon_momentum_kernel<T, 1><<<blocks, THREADS, 0, stream_of(d)>>>((T *)u.data, a);
+}
+
+template <typename T>
+static void muon_step_launch(Device *d, Tensor u, const MuonArgs &a, bool packed) {
+    const unsigned blocks = (unsigned)ceil_div(a.all, packed ? 4 * THREADS : THREADS);
+    if (packed)
+        muon_step_kernel<T, 4><<<blocks, THREADS, 0, stream_of(d)>>>((const T *)u.data, a);
+    else
+        muon_step_kernel<T, 1><<<blocks, THREADS, 0, stream_of(d)>>>((const T *)u.data, a);
+}
+
+static MuonArgs muon_args(Tensor u, Tensor flat, Tensor control, int64_t stride) {
+    MuonArgs a = {};
+    a.flat = (float *)flat.data;
+    a.control = (const float *)control.data;
+    a.all = tensor_count(u), a.n = u.shape[1] * u.shape[2], a.stride = stride;
+    return a;
+}
+
+extern "C" Status muon_momentum_cuda(Device *d, Tensor u, Tensor m, Tensor g, Tensor control,
+                                     int64_t stride, float momentum) {
+    MuonArgs a = muon_args(u, m, control, stride);
+    if (a.all == 0) return STATUS_OK;
+    a.g = (const float *)g.data;
+    a.a = momentum;
+    const bool packed = muon_packed(&a, u, a.g);
+    if (u.dtype == DTYPE_BF16)
+        muon_momentum_launch<bf16>(d, u, a, packed);
+    else
+        muon_momentum_launch<float>(d, u, a, packed);
+    return launched("muon_momentum");
+}
+
+extern "C" Status muon_step_cuda(Device *d, Tensor p, Tensor shadow, Tensor u, Tensor lr,
+                                 Tensor control, int64_t stride, float scale, float weight_decay) {
+    MuonArgs a = muon_args(u, p, control, stride);
+    if (a.all == 0) return STATUS_OK;
+    a.g = (const float *)lr.data;
+    a.shadow = (bf16 *)shadow.data;
+    a.a = scale, a.b = weight_decay;
+    const bool packed = muon_packed(&a, u, a.flat);
+    if (u.dtype == DTYPE_BF16)
+        muon_step_launch<bf16>(d, u, a, packed);
+    else
+        muon_step_launch<float>(d, u, a, packed);
+    return launched("muon_step");
+}
+
 template <int V>
 __global__ void __launch_bounds__(THREADS)
     ema_kernel(float *average, const float *p, int64_t n, float decay) {

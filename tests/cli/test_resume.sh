@@ -40,6 +40,18 @@ run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 1 --precision bf16 --batch-
 run 0 train --resume parts16 --no-progress
 same_weights straight16 parts16 'bf16 with accumulation'
 
+# ---- Muon: other weights than AdamW's, and resumed to the same bits ----
+for kind in straight parts; do
+    stop=()
+    [ $kind = straight ] || stop=(--max-steps 4)
+    run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 1 --precision bf16 --matrices muon "${stop[@]}" -o "muon-$kind"
+done
+run 0 train --resume muon-parts --no-progress
+same_weights muon-straight muon-parts 'Muon'
+run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 1 --precision bf16 -o adamw
+checks=$((checks + 1))
+cmp -s adamw/last.safetensors muon-straight/last.safetensors && fail '--matrices muon changes nothing'
+
 # ---- auto: starts, then continues ----
 run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 1 --max-steps 3 --resume auto -o auto
 run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 1 --resume auto -o auto

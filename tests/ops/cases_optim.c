@@ -87,6 +87,55 @@ static void adamw_body(Run *r) {
     }
 }
 
+/* p: matrices, rows, columns; p[3]: gap between them; p[4]: the step is skipped. */
+static void muon_momentum_body(Run *r) {
+    const int64_t groups = r->p[0], n = r->p[1] * r->p[2], stride = n + r->p[3];
+    const int64_t flat = (groups - 1) * stride + n;
+    const float momentum = 0.9f;
+    const double control[4] = {3.0, r->p[4] ? 0.0 : 0.5, 1.0, 1.0};
+    Tensor u = output(r, "u", r->act, SHAPE(groups, r->p[1], r->p[2]));
+    Tensor m = in_place(r, "m", DTYPE_F32, SHAPE(flat), 0.1);
+    Tensor g = input(r, "g", DTYPE_F32, SHAPE(flat), 1.0);
+    Tensor c =
+        input_of(r, "control", DTYPE_F32, SHAPE(4), control_value, (void *)(uintptr_t)control);
+    CALL(r, muon_momentum, u, m, g, c, stride, momentum);
+    if (!r->reference) return;
+    const double beta = (double)momentum;
+    double *eu = expected(r, u), *em = expected(r, m);
+    for (int64_t i = 0; i < flat; i++) {
+        const bool inside = i % stride < n;
+        const double x = inside ? (1.0 - beta) * values(r, c)[1] * values(r, g)[i] : 0.0;
+        em[i] = values(r, m)[i];
+        if (inside && !r->p[4]) em[i] = beta * em[i] + x;
+        if (inside) eu[i / stride * n + i % stride] = r->p[4] ? 0.0 : beta * em[i] + x;
+    }
+}
+
+/* The same numbers, and p[5]: with a BF16 shadow. What lies in the gaps stays. */
+static void muon_step_body(Run *r) {
+    const int64_t groups = r->p[0], n = r->p[1] * r->p[2], stride = n + r->p[3];
+    const int64_t flat = (groups - 1) * stride + n;
+    const double control[4] = {3.0, r->p[4] ? 0.0 : 0.5, 1.0, 1.0}, scale = 1.5, decay = 0.05;
+    double rate = 0.125;
+    Tensor p = in_place(r, "p", DTYPE_F32, SHAPE(flat), 1.0);
+    Tensor shadow = r->p[5] ? in_place(r, "shadow", DTYPE_BF16, SHAPE(flat), 1.0) : tensor_none();
+    Tensor u = input(r, "u", r->act, SHAPE(groups, r->p[1], r->p[2]), 1.0);
+    Tensor lr = input_of(r, "lr", DTYPE_F32, SHAPE(1), control_value, &rate);
+    Tensor c =
+        input_of(r, "control", DTYPE_F32, SHAPE(4), control_value, (void *)(uintptr_t)control);
+    CALL(r, muon_step, p, shadow, u, lr, c, stride, (float)scale, (float)decay);
+    if (!r->reference) return;
+    double *ep = expected(r, p), *es = expected(r, shadow);
+    for (int64_t i = 0; i < flat; i++) {
+        ep[i] = values(r, p)[i];
+        if (es) es[i] = values(r, shadow)[i];
+        if (i % stride >= n || r->p[4]) continue;
+        ep[i] =
+            ep[i] * (1.0 - rate * decay) - rate * scale * values(r, u)[i / stride * n + i % stride];
+        if (es) es[i] = ep[i];
+    }
+}
+
 static void ema_body(Run *r) {
     const float decay = 0.97f;
     Tensor average = in_place(r, "average", DTYPE_F32, SHAPE(r->p[0]), 1.0);
@@ -97,7 +146,8 @@ static void ema_body(Run *r) {
         e[i] = (double)decay * values(r, average)[i] + (1.0 - (double)decay) * values(r, p)[i];
 }
 
-#define F32 (IN_F32 | ANY_THREADS)
+#define F32  (IN_F32 | ANY_THREADS)
+#define BOTH (F32 | IN_BF16)
 
 const OpCase cases_optim[] = {
     {"grad_norm", grad_norm_body, {1}, F32, 0},
@@ -115,6 +165,16 @@ const OpCase cases_optim[] = {
     {"adamw", adamw_body, {1033, 1, 1}, F32, 0},
     {"adamw", adamw_body, {1032, 1, 2}, F32, 0},
     {"adamw", adamw_body, {6149416, 1}, IN_F32 | ONLY_BENCH, 0},
+    {"muon_momentum", muon_momentum_body, {1, 1, 1}, BOTH, 0},
+    {"muon_momentum", muon_momentum_body, {3, 7, 5, 93}, BOTH, 0},
+    {"muon_momentum", muon_momentum_body, {2, 64, 96, 128}, BOTH, 0},
+    {"muon_momentum", muon_momentum_body, {2, 16, 30, 3}, BOTH, 0},
+    {"muon_momentum", muon_momentum_body, {2, 12, 9, 20, 1}, BOTH, 0},
+    {"muon_step", muon_step_body, {1, 1, 1}, BOTH, 0},
+    {"muon_step", muon_step_body, {3, 7, 5, 93, 0, 1}, BOTH, 0},
+    {"muon_step", muon_step_body, {2, 64, 96, 128, 0, 1}, BOTH, 0},
+    {"muon_step", muon_step_body, {2, 16, 30, 3}, BOTH, 0},
+    {"muon_step", muon_step_body, {2, 12, 9, 20, 1, 1}, BOTH, 0},
     {"ema", ema_body, {1}, F32, 0},
     {"ema", ema_body, {20011}, F32, 0},
     {"ema", ema_body, {20012}, F32, 0},
