@@ -103,6 +103,9 @@ DRY(lact_gate, Tensor p, Tensor ab)
 DRY(lact_gate_backward, Tensor dab, Tensor p, Tensor dp, Tensor ab)
 DRY(weight_step, int parts, const WeightStep *part, float sign, float offset)
 DRY(weight_step_backward, int parts, const WeightSlope *part, float sign)
+DRY(gate_product, Tensor p, Tensor x, Tensor w, Tensor rate)
+DRY(state_scan, Tensor y, Tensor last, Tensor x, Tensor m, Tensor start, float alpha, bool before)
+DRY(chunk_step, int parts, const ChunkStep *part, float sign, float offset)
 
 #define ENTRY(slot) .slot = slot##_dry,
 static const Kernels kernels_dry = {.name = "dry", KERNEL_SLOTS(ENTRY)};

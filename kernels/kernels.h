@@ -89,6 +89,13 @@ typedef struct WeightSlope {
     Tensor y, stats;
 } WeightSlope;
 
+/* Fast weights of one kind in a step between chunks (slot chunk_step). */
+typedef struct ChunkStep {
+    Tensor w, y;
+    int64_t at;
+    Tensor u, before, kept;
+} ChunkStep;
+
 struct Kernels {
     const char *name;
 
@@ -377,6 +384,23 @@ struct Kernels {
      * F32 or BF16, dw (+)= dM summed over all o of a matrix, before or after it was rounded to
      * BF16. */
     Status (*weight_step_backward)(Device *d, int parts, const WeightSlope *part, float sign);
+
+    /* ---- LaCT over chunks, without gradients (fastweight.md 4.1, 4.4) ------------------------ */
+
+    /* p[B,H,n,h] = rate[B,H,n] silu(a) c with [a|c] = x[B,H,n,e] w[B or 1,H,e,2h]; rate F32, none:
+     * 1. Products may be rounded to act before the gate. p, x, w act. */
+    Status (*gate_product)(Device *d, Tensor p, Tensor x, Tensor w, Tensor rate);
+    /* States of the chunks c of each group: s_c = f_c s_{c-1} + alpha x_c with x[G,C,E]; f_c is the
+     * mean of m[q,C,n] over n, none: 1; s_{-1} = start[q,E], none: 0; group g takes row g mod q of
+     * either. y[G,C,E] = s_c, or s_{c-1} with `before`; last[G,E] F32 = the last s_c (optional; may
+     * be start). x and y: F32 or BF16, not necessarily the same. */
+    Status (*state_scan)(Device *d, Tensor y, Tensor last, Tensor x, Tensor m, Tensor start,
+                         float alpha, bool before);
+    /* Of each part: w[O,R,C] F32 = M kept/(|M| + offset) with M = before + sign U, norms over the R
+     * rows of a column; offset 0: M itself. before F32 [q,R,C], kept F32 [q,C] (none with offset
+     * 0): o takes row o mod q of either; u[O,R,C] F32 or BF16. Columns [at, at + C) of y[O,R,P]
+     * (act) = the same, rounded. w may be before. All parts have the same O, R, C and dtypes. */
+    Status (*chunk_step)(Device *d, int parts, const ChunkStep *part, float sign, float offset);
 };
 
 extern const Kernels kernels_cpu;

@@ -72,6 +72,9 @@
     X(lact_gate)                                                                                   \
     X(lact_gate_backward)                                                                          \
     X(weight_step)                                                                                 \
-    X(weight_step_backward)
+    X(weight_step_backward)                                                                        \
+    X(gate_product)                                                                                \
+    X(state_scan)                                                                                  \
+    X(chunk_step)
 
 #endif

@@ -175,7 +175,13 @@ static Status leave(Device *d, int slot, double start, Status s) {
     X(weight_step, (Device * d, int parts, const WeightStep *part, float sign, float offset),      \
       (d, parts, part, sign, offset))                                                              \
     X(weight_step_backward, (Device * d, int parts, const WeightSlope *part, float sign),          \
-      (d, parts, part, sign))
+      (d, parts, part, sign))                                                                      \
+    X(gate_product, (Device * d, Tensor p, Tensor x, Tensor w, Tensor rate), (d, p, x, w, rate))   \
+    X(state_scan,                                                                                  \
+      (Device * d, Tensor y, Tensor last, Tensor x, Tensor m, Tensor s, float alpha, bool before), \
+      (d, y, last, x, m, s, alpha, before))                                                        \
+    X(chunk_step, (Device * d, int parts, const ChunkStep *part, float sign, float offset),        \
+      (d, parts, part, sign, offset))
 
 #define DEFINE_TIMED(slot, parameters, arguments)                                                  \
     static Status timed_##slot parameters {                                                        \

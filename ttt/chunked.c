@@ -6,6 +6,7 @@
 
 #include "core/memory.h"
 #include "nn/ops_check.h"
+#include "ttt/chunked_fused.h"
 #include "ttt/chunked_parts.h"
 #include "ttt/newton_schulz.h"
 
@@ -334,6 +335,8 @@ Var *chunked_forward(const ChunkedRule *rule, ChunkedForm form, Tape *t, const C
     if (!op_ready(t, "chunked layer", 3, tokens)) return tape_poison(t);
     Scope *scope = NULL;
     Status s = check(rule, form, in);
+    if (s == STATUS_OK && chunked_fused_fits(rule, t, in))
+        return chunked_fused(rule, form, t, in, end);
     if (s == STATUS_OK) s = scope_new(t, &scope);
     if (s != STATUS_OK) return tape_fail(t, s);
     const ChunkedRun r = run_new(rule, scope, in);

@@ -6,8 +6,9 @@
  * gradient that does not depend on W, makes all chunks' gradients at once, then the momentum and
  * the sum of the updates as prefixes over the chunks (4.4).
  *
- * Composed from ops. Tokens are F32 or BF16 (products then have BF16 operands); gradients, steps
- * and states are F32.
+ * Tokens are F32 or BF16 (products then have BF16 operands); states are F32. Composed from ops,
+ * which have gradients; where nothing is recorded, fused (chunked_fused.h): the same sums with
+ * fewer passes, steps rounded to BF16 where tokens and Newton-Schulz are BF16.
  */
 #ifndef TTV_TTT_CHUNKED_H
 #define TTV_TTT_CHUNKED_H
@@ -24,6 +25,7 @@ typedef struct ChunkedRule {
     bool detach_norm;    /* no gradient through the norms that weights are kept at */
     bool inclusive; /* tokens read behind their own chunk's write (vision); otherwise before it */
     bool ascend;
+    bool composed; /* the reference form, also where there is a fused one */
     int64_t chunk; /* tokens; 0: all */
     int64_t steps; /* inner steps per chunk, >= 1 */
     NewtonSchulz newton_schulz;

@@ -72,16 +72,24 @@ static Status read_inputs(FastCase *c) {
     return STATUS_OK;
 }
 
-Status fast_begin(FastCase *c, Golden *g) {
+static Status begin(FastCase *c, Golden *g, bool recording) {
     *c = (FastCase){.g = g, .out32 = 1e-5, .grad32 = 2e-5, .out16 = 1e-2, .grad16 = 5e-2};
     const char *text = safetensors_meta(g->file, "config");
     if (!text) return status_set(STATUS_DATA, "metadata 'config' is missing");
     TRY(json_parse(text, strlen(text), "config", &c->config));
     TRY(tape_new(g->device, &c->t));
     tape_set_act(c->t, DTYPE_F32);
-    tape_reset(c->t, true);
+    tape_reset(c->t, recording);
     TRY(golden_gradient_floor(g, "grad.", &c->floor));
     return read_inputs(c);
+}
+
+Status fast_begin(FastCase *c, Golden *g) {
+    return begin(c, g, true);
+}
+
+Status fast_begin_values(FastCase *c, Golden *g) {
+    return begin(c, g, false);
 }
 
 void fast_end(FastCase *c) {

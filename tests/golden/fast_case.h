@@ -30,6 +30,8 @@ bool fast_family_is(const SafeFile *f, const char *family);
 
 /* Opens the tape and reads all inputs, every one but the cotangents with a gradient. */
 Status fast_begin(FastCase *c, Golden *g);
+/* The same without gradients. */
+Status fast_begin_values(FastCase *c, Golden *g);
 void fast_end(FastCase *c);
 
 /* The input <prefix><name>, or NULL. */

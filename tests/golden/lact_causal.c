@@ -40,12 +40,15 @@ static Status spread_alpha(CausalRun *r) {
     return STATUS_OK;
 }
 
-static Status run_form(CausalRun *r, const char *view, bool muon, ChunkedForm form) {
+static Status run_form(CausalRun *r, const char *view, bool muon, ChunkedForm form, bool composed) {
+    static const char *const names[2][2] = {{"fused recurrent", "fused parallel"},
+                                            {"recurrent", "parallel"}};
     ChunkedRule rule;
     ChunkedTokens in = {0};
     char name[64];
     TRY(chunked_variant(2, &rule));
     rule.no_muon = !muon;
+    rule.composed = composed;
     rule.chunk = r->length;
     rule.inclusive = strcmp(view, "inclusive") == 0;
     tape_reset(r->t, false);
@@ -63,8 +66,7 @@ static Status run_form(CausalRun *r, const char *view, bool muon, ChunkedForm fo
     TRY(tape_status(r->t));
     snprintf(name, sizeof name, "o.%s.%s", view, muon ? "muon" : "plain");
     golden_set_limits(r->g, muon ? 2e-5 : 1e-5, 5e-2 / 4, 5e-2);
-    return golden_compare(r->g, name, form == CHUNKED_PARALLEL ? "parallel" : "recurrent", y->value,
-                          0);
+    return golden_compare(r->g, name, names[composed][form == CHUNKED_PARALLEL], y->value, 0);
 }
 
 static Status run_mask(CausalRun *r, const char *view) {
@@ -101,9 +103,9 @@ static Status run_all(CausalRun *r) {
     TRY(tape_new(r->g->device, &r->t));
     tape_set_act(r->t, DTYPE_F32);
     for (int v = 0; v < 2; v++) {
-        for (int muon = 0; muon < 2; muon++) {
-            TRY(run_form(r, views[v], muon, CHUNKED_RECURRENT));
-            TRY(run_form(r, views[v], muon, CHUNKED_PARALLEL));
+        for (int i = 0; i < 4; i++) {
+            TRY(run_form(r, views[v], i / 2, CHUNKED_RECURRENT, i % 2));
+            TRY(run_form(r, views[v], i / 2, CHUNKED_PARALLEL, i % 2));
         }
         TRY(run_mask(r, views[v]));
     }

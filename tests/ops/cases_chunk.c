@@ -1,0 +1,147 @@
+/* The slots of LaCT over chunks (fastweight.md 4.1, 4.4). */
+#include <math.h>
+
+#include "op_case.h"
+
+/* ---- gated products ---- */
+
+/* p: B, H, n, e, h, B of the weights; p[6]: 1 without rates. */
+static void gate_product_body(Run *r) {
+    const int64_t b = r->p[0], heads = r->p[1], n = r->p[2], e = r->p[3], h = r->p[4];
+    Tensor x = input(r, "x", r->act, SHAPE(b, heads, n, e), 1.0);
+    Tensor w = input(r, "w", r->act, SHAPE(r->p[5], heads, e, 2 * h), 1.0 / sqrt((double)e));
+    Tensor rate = tensor_none();
+    if (!r->p[6]) rate = input(r, "rate", DTYPE_F32, SHAPE(b, heads, n), 1.0);
+    Tensor p = output(r, "p", r->act, SHAPE(b, heads, n, h));
+    r->flops = 4.0 * (double)(b * heads * n * e * h);
+    CALL(r, gate_product, p, x, w, rate);
+    double *want = r->reference ? expected(r, p) : NULL;
+    for (int64_t row = 0; want && row < b * heads * n; row++) {
+        const double *in = values(r, x) + row * e;
+        const double *own = values(r, w) + row / n % (r->p[5] * heads) * e * 2 * h;
+        const double eta = rate.data ? values(r, rate)[row] : 1.0;
+        for (int64_t j = 0; j < h; j++) {
+            double a = 0.0, c = 0.0;
+            for (int64_t i = 0; i < e; i++) {
+                a += in[i] * own[i * 2 * h + j];
+                c += in[i] * own[i * 2 * h + h + j];
+            }
+            want[row * h + j] = eta * a * sigma(a) * c;
+        }
+    }
+}
+
+/* ---- states ---- */
+
+#define ALPHA (-0.75)
+
+/* p: G, C, E, tokens of a chunk (0: no factors), rows of factors and of starts (0: none); p[6]: 1
+ * states before, 2 no y, 4 no last, 8 last is start, 16 y of the other dtype. */
+static double factor_mean(Run *r, Tensor m, int64_t group, int64_t c) {
+    if (!m.data) return 1.0;
+    double sum = 0.0;
+    const double *x = values(r, m) + (group % m.shape[0] * r->p[1] + c) * r->p[3];
+    for (int64_t i = 0; i < r->p[3]; i++) sum += x[i] / (double)r->p[3];
+    return sum;
+}
+
+static void state_scan_body(Run *r) {
+    const int64_t groups = r->p[0], chunks = r->p[1], width = r->p[2], flags = r->p[6];
+    const DType other = r->act == DTYPE_F32 ? DTYPE_BF16 : DTYPE_F32;
+    Tensor x = input(r, "x", r->act, SHAPE(groups, chunks, width), 1.0);
+    Tensor m = tensor_none(), start = tensor_none(), y = tensor_none(), last = tensor_none();
+    if (r->p[3] > 0) m = input(r, "m", DTYPE_F32, SHAPE(r->p[4], chunks, r->p[3]), 1.0);
+    if (flags & 8)
+        start = last = in_place(r, "state", DTYPE_F32, SHAPE(groups, width), 1.0);
+    else if (r->p[5] > 0)
+        start = input(r, "start", DTYPE_F32, SHAPE(r->p[5], width), 1.0);
+    if (!(flags & 2)) y = output(r, "y", flags & 16 ? other : r->act, SHAPE(groups, chunks, width));
+    if (!(flags & 12)) last = output(r, "last", DTYPE_F32, SHAPE(groups, width));
+    CALL(r, state_scan, y, last, x, m, start, (float)ALPHA, flags & 1);
+    if (!r->reference) return;
+    double *states = expected(r, y), *end = expected(r, last);
+    for (int64_t i = 0; i < groups * width; i++) {
+        const int64_t g = i / width, at = i % width;
+        double s = start.data ? values(r, start)[g % start.shape[0] * width + at] : 0.0;
+        for (int64_t c = 0; c < chunks; c++) {
+            const int64_t place = (g * chunks + c) * width + at;
+            if (states && flags & 1) states[place] = s;
+            s = factor_mean(r, m, g, c) * s + ALPHA * values(r, x)[place];
+            if (states && !(flags & 1)) states[place] = s;
+        }
+        if (end) end[i] = s;
+    }
+}
+
+/* ---- steps ---- */
+
+/* p: O, R, C, q, columns of y before and behind; p[6]: 1 without a norm, 2 with u of the other
+ * dtype, 4 in place. */
+static void chunk_step_body(Run *r) {
+    const int64_t outer = r->p[0], rows = r->p[1], columns = r->p[2], q = r->p[3];
+    const int64_t pitch = r->p[4] + columns + r->p[5], flags = r->p[6];
+    const DType other = r->act == DTYPE_F32 ? DTYPE_BF16 : DTYPE_F32;
+    const double sign = -1.0, offset = flags & 1 ? 0.0 : (double)1e-5f;
+    Tensor u = input(r, "u", flags & 2 ? other : r->act, SHAPE(outer, rows, columns), 0.3);
+    Tensor before, w, kept = tensor_none();
+    if (flags & 4) {
+        before = w = in_place(r, "w", DTYPE_F32, SHAPE(outer, rows, columns), 1.0);
+    } else {
+        before = input(r, "before", DTYPE_F32, SHAPE(q, rows, columns), 1.0);
+        w = output(r, "w", DTYPE_F32, SHAPE(outer, rows, columns));
+    }
+    if (!(flags & 1)) kept = input(r, "kept", DTYPE_F32, SHAPE(q, columns), 1.0);
+    Tensor y = in_place(r, "y", r->act, SHAPE(outer, rows, pitch), 1.0);
+    const ChunkStep part = {w, y, r->p[4], u, before, kept};
+    CALL(r, chunk_step, 1, &part, (float)sign, (float)offset);
+    if (!r->reference) return;
+    double *ew = expected(r, w), *ey = expected(r, y);
+    for (int64_t i = 0; i < outer * rows * pitch; i++) ey[i] = values(r, y)[i];
+    for (int64_t o = 0; o < outer; o++)
+        for (int64_t j = 0; j < columns; j++) {
+            double squares = 0.0, scale = 1.0;
+            for (int64_t i = 0; i < rows; i++) {
+                const int64_t at = (o * rows + i) * columns + j;
+                const int64_t from = (o % before.shape[0] * rows + i) * columns + j;
+                ew[at] = values(r, before)[from] + sign * values(r, u)[at];
+                squares += ew[at] * ew[at];
+            }
+            if (kept.data) scale = values(r, kept)[o % q * columns + j] / (sqrt(squares) + offset);
+            for (int64_t i = 0; i < rows; i++) {
+                ew[(o * rows + i) * columns + j] *= scale;
+                ey[(o * rows + i) * pitch + r->p[4] + j] = ew[(o * rows + i) * columns + j];
+            }
+        }
+}
+
+#define BOTH  (IN_BOTH | ANY_THREADS)
+#define BENCH (IN_BF16 | ONLY_BENCH)
+
+const OpCase cases_chunk[] = {
+    {"gate_product", gate_product_body, {1, 1, 1, 1, 1, 1}, IN_BOTH, 3},
+    {"gate_product", gate_product_body, {2, 2, 5, 9, 3, 1}, IN_BOTH, 3},
+    {"gate_product", gate_product_body, {2, 3, 33, 40, 24, 2, 1}, IN_BOTH, 3},
+    {"gate_product", gate_product_body, {1, 1, 128, 64, 128, 1}, IN_BOTH, 3},
+    {"gate_product", gate_product_body, {1, 2, 256, 192, 128, 1, 1}, IN_BF16, 3},
+    {"gate_product", gate_product_body, {2, 2, 384, 384, 128, 2}, IN_BF16, 3},
+    {"gate_product", gate_product_body, {2, 3, 512, 64, 1024, 1}, IN_BF16, 3},
+    {"gate_product", gate_product_body, {1, 4, 32768, 384, 384, 1}, BENCH, 0},
+    {"gate_product", gate_product_body, {1, 4, 2048, 384, 384, 1}, BENCH, 0},
+    {"state_scan", state_scan_body, {1, 1, 1, 1, 1, 1}, BOTH, 0},
+    {"state_scan", state_scan_body, {3, 5, 33, 4, 3, 3}, BOTH, 0},
+    {"state_scan", state_scan_body, {4, 9, 64, 7, 2, 2, 1}, BOTH, 0},
+    {"state_scan", state_scan_body, {4, 17, 1028, 0, 0, 1, 16 + 1}, BOTH, 0},
+    {"state_scan", state_scan_body, {2, 3, 40, 300, 2, 0, 4 + 16}, BOTH, 0},
+    {"state_scan", state_scan_body, {2, 8, 40, 5, 1, 2, 2}, BOTH, 0},
+    {"state_scan", state_scan_body, {6, 1, 96, 5, 2, 6, 8}, BOTH, 0},
+    {"state_scan", state_scan_body, {4, 16, 384 * 384, 2048, 4, 0}, IN_BOTH | ONLY_BENCH, 0},
+    {"chunk_step", chunk_step_body, {1, 1, 1, 1, 0, 0}, BOTH, 0},
+    {"chunk_step", chunk_step_body, {4, 5, 33, 2, 0, 7}, BOTH, 0},
+    {"chunk_step", chunk_step_body, {4, 24, 64, 2, 64, 0, 2}, BOTH, 0},
+    {"chunk_step", chunk_step_body, {2, 384, 96, 1, 0, 96}, BOTH, 0},
+    {"chunk_step", chunk_step_body, {2, 500, 40, 2, 0, 0, 4}, BOTH, 0},
+    {"chunk_step", chunk_step_body, {3, 20, 40, 3, 0, 0, 1 + 4}, BOTH, 0},
+    {"chunk_step", chunk_step_body, {2, 400, 36, 1, 4, 0, 1}, BOTH, 0},
+    {"chunk_step", chunk_step_body, {12, 384, 384, 12, 0, 0, 4}, BENCH, 0},
+    {0},
+};
