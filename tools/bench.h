@@ -25,6 +25,8 @@ typedef struct BenchOptions {
     int64_t inputs, targets;  /* nvs: views of a scene */
     char tokens[CONFIG_TEXT]; /* ttt: sequence lengths */
     int64_t fast_heads, head_width, chunk; /* ttt */
+    bool composed, profile;                /* ttt */
+    char output[CONFIG_TEXT];              /* ttt: where table and plot go; "": nowhere */
 } BenchOptions;
 
 enum { BENCH_COPIES = 5 };

@@ -9,6 +9,7 @@
 
 #include "tools/bench.h"
 #include "tools/bench_passes.h"
+#include "tools/bench_ttt.h"
 #include "tools/cli.h"
 #include "ttt/chunked.h"
 
@@ -22,8 +23,6 @@ typedef struct TttPass {
     int64_t tokens;
     Tensor q, k, v, rate[3], momentum, weight[3];
 } TttPass;
-
-static const char *const form_names[] = {"recurrent", "parallel"};
 
 /* ---- cost (fastweight.md 8): a multiply-add is 2 ---- */
 
@@ -72,10 +71,23 @@ static Status run_pass(void *user) {
     return tape_status(p->tape);
 }
 
+/* Values repeat after so many elements. */
+#define PERIOD ((int64_t)1 << 20)
+
+/* Fills a period, then what is filled already is copied behind itself: lengths of gigabytes. */
 static Status take(Device *d, DType dtype, int rank, const int64_t *shape, uint64_t seed,
                    Tensor *out) {
     TRY(arena_tensor(&d->state, dtype, rank, shape, out));
-    return bench_fill(d, *out, seed);
+    const int64_t count = tensor_count(*out), size = (int64_t)dtype_size(dtype);
+    int64_t done = count < PERIOD ? count : PERIOD;
+    TRY(bench_fill(d, tensor_1d(out->data, dtype, done), seed));
+    while (done < count) {
+        const int64_t n = count - done < done ? count - done : done;
+        char *to = (char *)out->data + done * size;
+        TRY(d->k->copy(d, grad_set(tensor_1d(to, dtype, n)), tensor_1d(out->data, dtype, n), 1));
+        done += n;
+    }
+    return STATUS_OK;
 }
 
 static Status open_pass(TttPass *p) {
@@ -86,6 +98,7 @@ static Status open_pass(TttPass *p) {
     const int64_t weight[] = {1, o->fast_heads, e, e};
     TRY(chunked_variant(p->variant, &p->rule));
     p->rule.chunk = o->chunk;
+    p->rule.composed = o->composed;
     p->rule.newton_schulz.bf16 = p->b->act == DTYPE_BF16;
     TRY(tape_new(d, &p->tape));
     tape_set_act(p->tape, p->b->act);
@@ -111,40 +124,28 @@ static void close_pass(TttPass *p) {
     }
 }
 
-static void report(const TttPass *p, double seconds, int64_t peak) {
-    const Bench *b = p->b;
-    const double rate = (double)p->tokens * (double)b->options->batch / seconds;
-    const double flops = pass_flops(p) / seconds, bytes = pass_bytes(p) / seconds;
-    if (!b->json) {
-        char text[32];
-        out_printf(
-            "V%d  %-10s %9lld tokens  %9.4f ms  %8.2f M tokens/s  %s  %7.1f GB/s  %6.0f MB\n",
-            p->variant, form_names[p->form], (long long)p->tokens, 1e3 * seconds, 1e-6 * rate,
-            bench_flops_text(b->device, flops, text, sizeof text), 1e-9 * bytes,
-            1e-6 * (double)peak);
-        return;
-    }
-    json_begin_object(b->json);
-    json_pair_int(b->json, "variant", p->variant);
-    json_pair_string(b->json, "form", form_names[p->form]);
-    json_pair_int(b->json, "tokens", p->tokens);
-    bench_number(b->json, "ms", 1e3 * seconds);
-    bench_number(b->json, "tokens_per_s", rate);
-    bench_number(b->json, "flops_per_s", flops);
-    bench_number(b->json, "bytes_per_s", bytes);
-    json_pair_int(b->json, "memory_bytes", peak);
-    json_end_object(b->json);
-}
-
-static Status measure(Bench *b, int variant, ChunkedForm form, int64_t tokens) {
+static Status measure(Bench *b, int variant, ChunkedForm form, int64_t tokens, TttTable *table) {
+    const BenchOptions *o = b->options;
     TttPass p = {.b = b, .variant = variant, .form = form, .tokens = tokens};
     double seconds = 0;
     Status s = open_pass(&p);
-    if (s == STATUS_OK)
-        s = bench_time_recorded(b->device, run_pass, &p, 1, b->options->seconds, &seconds);
+    if (s == STATUS_OK) s = bench_time_recorded(b->device, run_pass, &p, 1, o->seconds, &seconds);
     PassMemory memory;
     pass_memory(b->device, &memory);
-    if (s == STATUS_OK) report(&p, seconds, memory.total);
+    if (s == STATUS_OK) {
+        const double rate = (double)tokens * (double)o->batch / seconds;
+        const TttRow row = {variant,
+                            form,
+                            tokens,
+                            seconds,
+                            rate,
+                            pass_flops(&p) / seconds,
+                            pass_bytes(&p) / seconds,
+                            memory.total};
+        Profile found;
+        if (o->profile) s = profile_run(b->device, run_pass, &p, &found);
+        if (s == STATUS_OK) s = ttt_report(b, table, &row, o->profile ? &found : NULL);
+    }
     close_pass(&p);
     return s;
 }
@@ -153,7 +154,7 @@ static Status measure(Bench *b, int variant, ChunkedForm form, int64_t tokens) {
 
 static bool wanted(const Bench *b, int variant, ChunkedForm form) {
     char name[32];
-    snprintf(name, sizeof name, "V%d %s", variant, form_names[form]);
+    snprintf(name, sizeof name, "V%d %s", variant, ttt_forms[form]);
     return !b->options->filter[0] || strstr(name, b->options->filter);
 }
 
@@ -169,7 +170,7 @@ static Status next_length(const char **at, int64_t *out) {
     return STATUS_OK;
 }
 
-static Status all_lengths(Bench *b) {
+static Status all_lengths(Bench *b, TttTable *table) {
     const char *at = b->options->tokens;
     int64_t tokens;
     Status s;
@@ -181,22 +182,23 @@ static Status all_lengths(Bench *b) {
                 if (!wanted(b, variant, (ChunkedForm)form) ||
                     (form == CHUNKED_PARALLEL && !chunked_has_parallel(&rule)))
                     continue;
-                TRY(measure(b, variant, (ChunkedForm)form, tokens));
+                TRY(measure(b, variant, (ChunkedForm)form, tokens, table));
             }
     return s == STATUS_END ? STATUS_OK : s;
 }
 
 Status bench_ttt(Bench *b) {
     const BenchOptions *o = b->options;
+    TttTable table = {.options = o};
     if (!b->json) {
-        out_printf("fast-weight layers: batch %lld, %lld heads of %lld, chunks of %lld tokens\n",
+        out_printf("fast-weight layers: batch %lld, %lld heads of %lld, chunks of %lld tokens%s\n",
                    (long long)o->batch, (long long)o->fast_heads, (long long)o->head_width,
-                   (long long)o->chunk);
-        return all_lengths(b);
+                   (long long)o->chunk, o->composed ? ", composed" : "");
+    } else {
+        json_key(b->json, "ttt");
+        json_begin_array(b->json);
     }
-    json_key(b->json, "ttt");
-    json_begin_array(b->json);
-    const Status s = all_lengths(b);
-    json_end_array(b->json);
-    return s;
+    Status s = all_lengths(b, &table);
+    if (b->json) json_end_array(b->json);
+    return s == STATUS_OK && o->output[0] ? ttt_write(&table) : s;
 }

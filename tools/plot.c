@@ -16,8 +16,14 @@ typedef struct Range {
 
 typedef struct Plot {
     Image canvas;
-    Range x, y;
+    Range x, y; /* of logarithms where `log` */
+    bool log;
 } Plot;
+
+/* A value on an axis; not finite where it has no place. */
+static double on_axis(const Plot *p, double value) {
+    return p->log ? log10(value) : value;
+}
 
 static void dot(Plot *p, int64_t x, int64_t y, Color c) {
     if (x < 0 || y < 0 || x >= p->canvas.width || y >= p->canvas.height) return;
@@ -71,10 +77,10 @@ static void axes(Plot *p, const char *title, const char *x_name) {
         const double y = p->y.low + i / 4.0 * (p->y.high - p->y.low);
         line(p, place_x(p, x), TOP, place_x(p, x), HEIGHT - BOTTOM, faint);
         line(p, LEFT, place_y(p, y), WIDTH - RIGHT, place_y(p, y), faint);
-        snprintf(text, sizeof text, "%.4g", x);
+        snprintf(text, sizeof text, "%.4g", p->log ? pow(10, x) : x);
         canvas_text(&p->canvas, lround(place_x(p, x)) - canvas_text_width(text, 1) / 2,
                     HEIGHT - BOTTOM + 6, 1, ink, text);
-        snprintf(text, sizeof text, "%.4g", y);
+        snprintf(text, sizeof text, "%.4g", p->log ? pow(10, y) : y);
         canvas_text(&p->canvas, LEFT - 6 - canvas_text_width(text, 1), lround(place_y(p, y)) - 4, 1,
                     ink, text);
     }
@@ -96,38 +102,58 @@ static void whisker(Plot *p, double x, double low, double high, Color c) {
 }
 
 static void draw(Plot *p, const PlotSeries *s, Color c, bool points) {
+    bool joined = false;
+    double x0 = 0, y0 = 0;
     for (int64_t i = 0; i < s->count; i++) {
-        if (!isfinite(s->x[i]) || !isfinite(s->y[i])) continue;
-        const double x = place_x(p, s->x[i]), y = place_y(p, s->y[i]);
-        square(p, x, y, points ? 1 : 2, c);
-        if (s->low && s->high) whisker(p, x, s->low[i], s->high[i], c);
-        if (points || i == 0 || !isfinite(s->y[i - 1])) continue;
-        line(p, place_x(p, s->x[i - 1]), place_y(p, s->y[i - 1]), x, y, c);
+        const double vx = on_axis(p, s->x[i]), vy = on_axis(p, s->y[i]);
+        const bool there = isfinite(vx) && isfinite(vy);
+        const double x = there ? place_x(p, vx) : 0, y = there ? place_y(p, vy) : 0;
+        if (there) square(p, x, y, points ? 1 : 2, c);
+        if (there && s->low && s->high)
+            whisker(p, x, on_axis(p, s->low[i]), on_axis(p, s->high[i]), c);
+        if (there && joined && !points) line(p, x0, y0, x, y, c);
+        joined = there;
+        x0 = x;
+        y0 = y;
     }
+}
+
+static Status write(Plot *p, const char *path, const char *title, const char *x_name,
+                    const PlotSeries *series, int count, bool points) {
+    p->x = p->y = (Range){INFINITY, -INFINITY};
+    for (int s = 0; s < count; s++)
+        for (int64_t i = 0; i < series[s].count; i++) {
+            widen(&p->x, on_axis(p, series[s].x[i]));
+            widen(&p->y, on_axis(p, series[s].y[i]));
+            if (series[s].low) widen(&p->y, on_axis(p, series[s].low[i]));
+            if (series[s].high) widen(&p->y, on_axis(p, series[s].high[i]));
+        }
+    finish_range(&p->x);
+    finish_range(&p->y);
+    TRY(canvas_new(WIDTH, HEIGHT, (Color){255, 255, 255}, &p->canvas));
+    axes(p, title, x_name);
+    for (int s = 0; s < count; s++) {
+        const Color c = colors[s % COLORS];
+        draw(p, &series[s], c, points);
+        /* rising lines leave the upper left free */
+        const int64_t left = p->log ? LEFT + 10 : WIDTH - RIGHT - 160;
+        canvas_text(&p->canvas, left, TOP + 6 + 12 * s, 1, c, series[s].name);
+    }
+    const Status s = image_write_png(path, &p->canvas);
+    image_free(&p->canvas);
+    return s;
 }
 
 Status plot_write(const char *path, const char *title, const char *x_name, const PlotSeries *series,
                   int count, bool points) {
-    Plot p = {.x = {INFINITY, -INFINITY}, .y = {INFINITY, -INFINITY}};
-    for (int s = 0; s < count; s++)
-        for (int64_t i = 0; i < series[s].count; i++) {
-            widen(&p.x, series[s].x[i]);
-            widen(&p.y, series[s].y[i]);
-            if (series[s].low) widen(&p.y, series[s].low[i]);
-            if (series[s].high) widen(&p.y, series[s].high[i]);
-        }
-    finish_range(&p.x);
-    finish_range(&p.y);
-    TRY(canvas_new(WIDTH, HEIGHT, (Color){255, 255, 255}, &p.canvas));
-    axes(&p, title, x_name);
-    for (int s = 0; s < count; s++) {
-        const Color c = colors[s % COLORS];
-        draw(&p, &series[s], c, points);
-        canvas_text(&p.canvas, WIDTH - RIGHT - 160, TOP + 6 + 12 * s, 1, c, series[s].name);
-    }
-    const Status s = image_write_png(path, &p.canvas);
-    image_free(&p.canvas);
-    return s;
+    Plot p = {0};
+    return write(&p, path, title, x_name, series, count, points);
+}
+
+Status plot_write_log(const char *path, const char *title, const char *x_name,
+                      const PlotSeries *series, int count) {
+    Plot p = {.log = true};
+    return write(&p, path, title, x_name, series, count, false);
 }
 
 /* ---- rows ---- */

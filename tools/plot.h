@@ -15,6 +15,9 @@ typedef struct PlotSeries {
  * colours: joined by lines, or as points. Values that are not finite are left out. */
 Status plot_write(const char *path, const char *title, const char *x_name, const PlotSeries *series,
                   int count, bool points);
+/* The same with lines over logarithmic axes; values that are not above 0 are left out. */
+Status plot_write_log(const char *path, const char *title, const char *x_name,
+                      const PlotSeries *series, int count);
 
 /* Writes a PNG of values with whiskers, one row each, names at the left, a line down from the first
  * value. Limits that are not finite leave the whisker out. */
