@@ -152,10 +152,16 @@ static Status measure(Bench *b, int variant, ChunkedForm form, int64_t tokens, T
 
 /* ---- the list ---- */
 
+/* Whether one of the filter's words, which commas part, is in the name. */
 static bool wanted(const Bench *b, int variant, ChunkedForm form) {
-    char name[32];
+    char name[32], words[CONFIG_TEXT];
     snprintf(name, sizeof name, "V%d %s", variant, ttt_forms[form]);
-    return !b->options->filter[0] || strstr(name, b->options->filter);
+    snprintf(words, sizeof words, "%s", b->options->filter);
+    if (!words[0]) return true;
+    char *next = NULL;
+    for (char *word = strtok_r(words, ",", &next); word; word = strtok_r(NULL, ",", &next))
+        if (strstr(name, word)) return true;
+    return false;
 }
 
 /* The next number of a list "2048,32768"; STATUS_END behind the last. */

@@ -17,7 +17,7 @@ static const Option bench_options[] = {
     {"seconds", OPTION_FLOAT, FIELD(seconds), "0.5", 0.001, 3600, NULL, "seconds",
      "time spent on one measurement"},
     {"filter", OPTION_STRING, FIELD(filter), "", 0, 0, NULL, "filter",
-     "ops: only kernels whose name holds this"},
+     "ops: only kernels whose name holds this; ttt: forms, e.g. \"V0,V2 parallel\""},
     {"inputs", OPTION_INT, FIELD(inputs), "2", 1, 1024, NULL, "inputs",
      "nvs: input views of a scene"},
     {"targets", OPTION_INT, FIELD(targets), "6", 1, 1024, NULL, "targets",

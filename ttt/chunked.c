@@ -239,10 +239,16 @@ static Var *read(const ChunkedRun *r, const ChunkedPart *p, Var *const w[3]) {
     return op_view(r->t, y, 3, (int64_t[]){s[0] * s[1], s[2], s[3]});
 }
 
+/* v, which may be a view of what the layer owns, is used up. */
+static void drop(Tape *t, Var *v) {
+    tape_drop(t, v->base ? v->base : v);
+}
+
 static Var *append(Tape *t, Var *all, Var *y) {
     if (!all || tape_poison(t)) return tape_poison(t) ? tape_poison(t) : y;
     Var *longer = op_concat_tokens(t, all, y);
-    tape_drop(t, all);
+    drop(t, all);
+    drop(t, y);
     return longer;
 }
 

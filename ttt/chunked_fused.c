@@ -33,16 +33,21 @@ static Tensor matrices(Tensor w) {
     return tensor_view3(w, w.shape[0] * w.shape[1], w.shape[2], w.shape[3]);
 }
 
-static Status take_operands(Fused *f) {
-    const Tensor w1 = f->weight[1], none = tensor_none();
-    f->w1 = w1;
-    if (f->act != DTYPE_F32) {
-        TRY(tape_take(f->t, f->act, 4, w1.shape, &f->w1));
-        TRY(f->d->k->copy(f->d, grad_set(f->w1), w1, 1));
-        f->own_w1 = f->w1;
-    }
+Status fused_w1(Fused *f) {
+    const Tensor w = f->weight[1];
+    if (!tensor_is_none(f->own_w1)) tape_give(f->t, f->own_w1);
+    f->own_w1 = tensor_none();
+    f->w1 = w;
+    if (f->act == DTYPE_F32) return STATUS_OK;
+    TRY(tape_take(f->t, f->act, 4, w.shape, &f->own_w1));
+    f->w1 = f->own_w1;
+    return f->d->k->copy(f->d, grad_set(f->w1), w, 1);
+}
+
+/* [W0|W2] as they come. */
+static Status take_gates(Fused *f) {
     if (f->rule->linear) return STATUS_OK;
-    const Tensor w0 = f->weight[0], w2 = f->weight[2];
+    const Tensor w0 = f->weight[0], w2 = f->weight[2], none = tensor_none();
     TRY(fused_take(f, f->act, w0.shape[0], w0.shape[1], f->dk, 2 * f->hidden, &f->w02));
     f->own_w02 = f->w02;
     const int64_t each = w0.shape[0] * w0.shape[1];
@@ -107,7 +112,7 @@ static Status fused_open(Fused *f) {
         const int64_t *s = f->weight[j].shape;
         TRY(fused_take(f, DTYPE_F32, f->batch, s[1], s[2], s[3], &f->own[j]));
     }
-    TRY(take_operands(f));
+    TRY(take_gates(f));
     TRY(take_norms(f));
     return take_updates(f);
 }
@@ -203,15 +208,7 @@ static Status fused_scan(Fused *f, int64_t chunks, int64_t n, Tensor y) {
     TRY(f->d->k->merge_heads(f->d, grad_set(tensor_view3(y, g, 1, f->tokens * f->dv)),
                              tensor_view4(out, g, 1, 1, all * f->dv), 0));
     tape_give(f->t, out);
-    /* the rest recurs: its first chunk reads what the last step has left */
-    if (f->act == DTYPE_F32) {
-        f->w1 = f->own[1];
-        return STATUS_OK;
-    }
-    if (!tensor_is_none(f->own_w1)) tape_give(f->t, f->own_w1);
-    TRY(tape_take(f->t, f->act, 4, f->own[1].shape, &f->w1));
-    f->own_w1 = f->w1;
-    return f->d->k->copy(f->d, grad_set(f->w1), f->own[1], 1);
+    return STATUS_OK;
 }
 
 /* ---- entry ---- */
@@ -233,17 +230,17 @@ static Var *as_result(const Fused *f, Tensor x) {
 }
 
 /* The state as Vars, or its memory back. */
-static void finish(Fused *f, bool written, ChunkedState *end) {
+static void finish(Fused *f, ChunkedState *end) {
     static const int place[] = {0, 2, 1}; /* of P_j among all */
     const int64_t each = f->hidden * f->dv;
     for (int j = 0; j < 3; j++) {
         if (!tensor_is_none(f->kept[j])) tape_give(f->t, f->kept[j]);
         if (tensor_is_none(f->own[j])) continue;
-        if (end && written)
+        if (end)
             end->weight[j] = as_result(f, f->own[j]);
         else
             tape_give(f->t, f->own[j]);
-        if (!end || !written || tensor_is_none(f->own_update)) continue;
+        if (!end || tensor_is_none(f->own_update)) continue;
         const int64_t *s = f->own[j].shape;
         Var *p = tape_output(f->t, DTYPE_F32, 4, s);
         if (tape_poison(f->t)) return;
@@ -289,6 +286,6 @@ Var *chunked_fused(const ChunkedRule *rule, ChunkedForm form, Tape *t, const Chu
         s = form == CHUNKED_PARALLEL ? fused_scan(&f, chunks, n, rows)
                                      : fused_recur(&f, 0, chunks, n, rows);
     if (s == STATUS_OK && rest > 0) s = fused_recur(&f, chunks * n, 1, rest, rows);
-    if (s == STATUS_OK) finish(&f, true, end);
+    if (s == STATUS_OK) finish(&f, end);
     return op_done(t, "chunked layer", s, y);
 }

@@ -15,7 +15,7 @@ typedef struct Fused {
     int64_t dk, dv, hidden;
     bool gates;  /* W0 and W2 are written */
     int written; /* matrices: 3 or 1 */
-    /* The state. Weights F32 and as operands: [W0|W2] [B or 1,H,dk,2h], and W1. Until the first
+    /* The state. Weights F32 and as operands: [W0|W2] [B or 1,H,dk,2h], and W1 (recurrent). Until the first
      * step they are the caller's, afterwards [B,H,..] in `own`; P of all matrices one behind the
      * other, W0, W2, W1. */
     Tensor weight[3], own[3], update, own_update, w02, w1, own_w02, own_w1;
@@ -35,6 +35,8 @@ Status fused_take(const Fused *f, DType dtype, int64_t a, int64_t b, int64_t c, 
 /* What W1 is multiplied by: phi of x [b,H,n,dk] times rate [b,H,n] (none: 1), in *out; which is x
  * itself where nothing is to be done, otherwise the caller's to give back. */
 Status fused_features(const Fused *f, Tensor x, Tensor rate, Tensor *out);
+/* W1 as the products' operand. */
+Status fused_w1(Fused *f);
 /* Tokens [first, first + chunks * n), chunk after chunk, into y [G,N,dv]. */
 Status fused_recur(Fused *f, int64_t first, int64_t chunks, int64_t n, Tensor y);
 

@@ -244,6 +244,7 @@ static Status run_chunk(Fused *f, const Run *r, int64_t i) {
 Status fused_recur(Fused *f, int64_t first, int64_t chunks, int64_t n, Tensor y) {
     Run r = {.chunks = chunks, .n = n};
     TRY(run_open(f, &r, first));
+    TRY(fused_w1(f));
     if (r.turned)
         TRY(fused_take(f, f->act, chunks, f->groups, n, f->dv, &r.y));
     else

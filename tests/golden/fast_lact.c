@@ -78,6 +78,9 @@ static ChunkedTokens tokens_of(const FastCase *c) {
         in.weight[j] = as_weight(c->t, fast_find(c, "w.", names[j]));
         in.rate[j] = fast_find(c, "lr.", names[j]);
     }
+    Var **tokens[] = {&in.q, &in.k, &in.v};
+    for (int j = 0; j < 3; j++)
+        if (*tokens[j]) *tokens[j] = op_cast(c->t, *tokens[j], c->g->act);
     return in;
 }
 
@@ -149,6 +152,7 @@ static Status run_forms(FastCase *c, bool parallel) {
     ChunkedRule rule;
     TRY(fast_lact_rule(c->config, &rule));
     set_class(c, &rule);
+    rule.newton_schulz.bf16 = c->g->act == DTYPE_BF16;
     return check_form(c, &rule, parallel ? CHUNKED_PARALLEL : CHUNKED_RECURRENT,
                       names[tape_recording(c->t)][parallel]);
 }

@@ -24,7 +24,9 @@ static bool recognise(const SafeFile *f) {
 static Status push(CausalRun *r, int i, int rank, const int64_t *shape, Var **out) {
     Tensor x;
     TRY(golden_push(r->t, &r->in[i], DTYPE_F32, &x));
-    *out = op_view(r->t, tape_input(r->t, x, "input"), rank, shape);
+    Var *v = tape_input(r->t, x, "input");
+    if (i <= V) v = op_cast(r->t, v, r->g->act);
+    *out = op_view(r->t, v, rank, shape);
     return tape_status(r->t);
 }
 
@@ -49,6 +51,7 @@ static Status run_form(CausalRun *r, const char *view, bool muon, ChunkedForm fo
     TRY(chunked_variant(2, &rule));
     rule.no_muon = !muon;
     rule.composed = composed;
+    rule.newton_schulz.bf16 = r->g->act == DTYPE_BF16;
     rule.chunk = r->length;
     rule.inclusive = strcmp(view, "inclusive") == 0;
     tape_reset(r->t, false);
