@@ -349,6 +349,17 @@ static Status run_weight_step_backward(OpRun *r) {
     const WeightSlope part = {grad_set(r->t[0]), grad_set(r->t[1]), r->t[2], 0, r->t[3], r->t[4]};
     return r->k->weight_step_backward(r->device, 1, &part, 1.0f);
 }
+static Status run_gate_product(OpRun *r) {
+    r->flops = 4.0 * (double)tensor_count(r->t[1]) * (double)tensor_last(r->t[0]);
+    return r->k->gate_product(r->device, r->t[0], r->t[1], r->t[2], r->t[3]);
+}
+static Status run_state_scan(OpRun *r) {
+    return r->k->state_scan(r->device, r->t[0], r->t[1], r->t[2], r->t[3], r->t[1], 1.0f, true);
+}
+static Status run_chunk_step(OpRun *r) {
+    const ChunkStep part = {r->t[0], r->t[1], 0, r->t[2], r->t[0], r->t[3]};
+    return r->k->chunk_step(r->device, 1, &part, 1.0f, 1e-5f);
+}
 
 const OpCase op_cases[] = {
     {"zero", "tokens", "a:BNC", run_zero},
@@ -453,5 +464,8 @@ const OpCase op_cases[] = {
     {"weight_step", "fast weights of a batch", "a:SEe f:SE2 f:SEE f:1EE", run_weight_step},
     {"weight_step_backward", "fast weights of a batch", "f:SEE f:1EE a:SEe a:SEe f:SE2",
      run_weight_step_backward},
+    {"gate_product", "writing tokens", "a:S1wE a:S1wE a:11Ee f:S1w", run_gate_product},
+    {"state_scan", "states of chunks", "a:EZE f:EE f:EZE f:EZ1", run_state_scan},
+    {"chunk_step", "fast weights of a batch", "f:ZEE a:ZEE a:ZEE f:ZE", run_chunk_step},
 };
 const int op_case_count = sizeof op_cases / sizeof *op_cases;

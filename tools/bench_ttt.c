@@ -176,6 +176,15 @@ static Status next_length(const char **at, int64_t *out) {
     return STATUS_OK;
 }
 
+/* Looks at all of them before the first is measured. */
+static Status check_lengths(const Bench *b) {
+    const char *at = b->options->tokens;
+    int64_t tokens;
+    Status s = STATUS_OK;
+    while (s == STATUS_OK) s = next_length(&at, &tokens);
+    return s == STATUS_END ? STATUS_OK : s;
+}
+
 static Status all_lengths(Bench *b, TttTable *table) {
     const char *at = b->options->tokens;
     int64_t tokens;
@@ -196,6 +205,7 @@ static Status all_lengths(Bench *b, TttTable *table) {
 Status bench_ttt(Bench *b) {
     const BenchOptions *o = b->options;
     TttTable table = {.options = o};
+    TRY(check_lengths(b));
     if (!b->json) {
         out_printf("fast-weight layers: batch %lld, %lld heads of %lld, chunks of %lld tokens%s\n",
                    (long long)o->batch, (long long)o->fast_heads, (long long)o->head_width,

@@ -71,6 +71,15 @@ if command -v python3 >/dev/null; then
 fi
 run 0 bench ttt "${layers[@]}" --filter 'V6 parallel' --json --precision bf16
 [ -z "$(command -v python3)" ] || equal 'filtered' "$(json_get out 'len(d["ttt"])')" 2
+run 0 bench ttt "${layers[@]}" --filter 'V0,V2 par' --profile --output lengths
+says 'time goes to'
+equal 'table' "$(cut -d, -f1-3 lengths.csv | tr '\n' ' ')" \
+    'variant,form,tokens 0,recurrent,40 2,parallel,40 0,recurrent,64 2,parallel,64 '
+equal 'plot' "$(head -c 8 lengths.png | od -An -tx1 | tr -d ' ')" 89504e470d0a1a0a
+run 0 bench ttt "${layers[@]}" --filter V2 --composed
+says 'composed'
+run 4 bench ttt "${layers[@]}" --filter V6 --output /no/such/folder/x
+tells '/no/such/folder/x.csv'
 run 2 bench ttt --tokens 12,x
 tells 'separated by commas'
 
