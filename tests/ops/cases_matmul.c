@@ -183,6 +183,9 @@ const OpCase cases_matmul[] = {
     {"matmul", matmul_body, {8, 30, 8, 2, 3, 1 | 4 | 16 | 32, 2, 0}, IN_BOTH, 0},
     {"matmul", matmul_body, {8, 9, 10, 2, 3, 1 | 2 | 8 | 16, 1 | 4, 0}, IN_BOTH, 0},
     {"matmul", matmul_body, {8, 9, 10, 2, 3, ALL_OUTER | 8 | 16, 4, 2}, IN_BOTH, 0},
+    /* many rows with the same weights */
+    {"matmul", matmul_body, {1024, 192, 128, 2, 1, 63, 0, 0}, IN_BF16, 0},
+    {"matmul", matmul_body, {1088, 384, 192, 1, 3, 63, 0, 0}, IN_BF16, 0},
     {"linear", linear_body, {1, 1, 1}, IN_BOTH, 0},
     {"linear", linear_body, {33, 48, 37}, IN_BOTH, 0},
     {"linear", linear_body, {33, 48, 37, 1}, IN_BOTH, 0},
@@ -229,5 +232,7 @@ const OpCase cases_matmul[] = {
     {"matmul", matmul_body, {128, 128, 128, 3, 2, 63, 2, 0}, IN_F32 | ONLY_BENCH, 0},
     {"matmul", matmul_body, {64, 64, 64, 3, 4, 63, 0, 0}, IN_F32 | ONLY_BENCH, 0},
     {"matmul", matmul_body, {256, 256, 64, 8, 12, 63, 2, 0}, IN_BOTH | ONLY_BENCH, 0},
+    {"matmul", matmul_body, {2048, 384, 384, 16, 4, 63, 0, 0}, IN_BF16 | ONLY_BENCH, 0},
+    {"matmul", matmul_body, {384, 384, 2048, 16, 4, 63, 1 | 4, 0}, IN_BF16 | ONLY_BENCH, 0},
     {0},
 };
