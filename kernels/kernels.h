@@ -387,8 +387,8 @@ struct Kernels {
 
     /* ---- LaCT over chunks, without gradients (fastweight.md 4.1, 4.4) ------------------------ */
 
-    /* p[B,H,n,h] = rate[B,H,n] silu(a) c with [a|c] = x[B,H,n,e] w[B or 1,H,e,2h]; rate F32, none:
-     * 1. Products may be rounded to act before the gate. p, x, w act. */
+    /* p[B,H,n,h] = rate[B,H,n] silu(a) c with [a|c] = x[B,H,n,e] w[q,H,e,2h]; sample b takes b mod
+     * q of w; rate F32, none: 1. Products may be rounded to act before the gate. p, x, w act. */
     Status (*gate_product)(Device *d, Tensor p, Tensor x, Tensor w, Tensor rate);
     /* States of the chunks c of each group: s_c = f_c s_{c-1} + alpha x_c with x[G,C,E]; f_c is the
      * mean of m[q,C,n] over n, none: 1; s_{-1} = start[q,E], none: 0; group g takes row g mod q of

@@ -1,57 +1,34 @@
 /* p = rate silu(a) c with [a|c] = x [W0|W2] (fastweight.md 4.1), the gate in the product's
  * registers (Hopper, BF16): the products, twice as wide as the result, never reach memory.
  *
- * A block keeps what it needs of the weights, 64 columns of W0 and the same of W2 for all k, in
- * shared memory and lets tiles of 128 tokens pass by; at a new head they are fetched anew. The two
- * blocks of a cluster have neighbouring columns and the same tokens: each fetches half of them for
- * both. Of a block's three warpgroups the first streams, one thread of it; the others are makers
- * that take turns, so that one multiplies while the other gates its tile and stores it.
+ * A block keeps what it needs of the weights, 128 columns of W0 and the same of W2 for all k, in
+ * shared memory and lets tiles of 64 tokens pass by; at a new head they are fetched anew. Of its
+ * three warpgroups the first streams, one thread of it; the others are makers that take turns, so
+ * that one multiplies while the other gates its tile and stores it.
  *
  * Other sizes and F32: a product into scratch and a pass over it.
  */
 #include "kernels/cuda/gemm_ring.cuh"
-#ifdef GATE_TRIAL
-#include <stdio.h>
-#endif
 
 #define THREADS     384
-#define GATE        64               /* columns of a block's result */
-#define BLOCK_BYTES (2 * TILE_BYTES) /* 64 k of the weights; a stage: 64 k of 128 tokens */
-#define MOST_STAGES 6
-#define FIXED_BYTES (2 * BLOCK_BYTES + 1024 + 256) /* staging of both makers, alignment, barriers  \
-                                                    */
-#define MOST_DEPTH 512
+#define WIDTH       128              /* columns of a block's result */
+#define BLOCK_BYTES (4 * TILE_BYTES) /* 64 k of the weights: W0, W0, W2, W2 */
+#define MOST_STAGES 8
+#define FIXED_BYTES (1024 + 256) /* alignment, barriers */
+#define MOST_DEPTH  384
 
 typedef struct GateArgs {
     int e, h, heads;   /* heads: matrices of weights */
     int tiles, per;    /* of all tokens, of the tokens of one group */
-    int lanes, stages; /* clusters of the same columns */
+    int lanes, stages; /* blocks of the same columns */
     const float *rate;
+    bf16 *p;
 } GateArgs;
 
 #if HAVE_SM90A
 
-#ifdef GATE_TRIAL
-static __device__ __forceinline__ void trial_wait(Shared barrier, int parity) {
-    for (int i = 0; i < (1 << 22); i++) {
-        int done;
-        asm volatile(
-            "{\n.reg .pred done;\nmbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
-            "selp.b32 %0, 1, 0, done;\n}\n"
-            : "=r"(done)
-            : "r"(barrier), "r"(parity)
-            : "memory");
-        if (done) return;
-    }
-    printf("gate trial: block %d thread %d barrier %u parity %d\n", blockIdx.x, threadIdx.x,
-           barrier, parity);
-    asm volatile("trap;");
-}
-#define barrier_wait trial_wait
-#endif
-
 typedef struct Ring {
-    Shared data, weights, staging, full, empty, turn;
+    Shared data, weights, full, empty, turn;
 } Ring;
 
 static __device__ __forceinline__ void turn_step(Turn &t, int stages) {
@@ -64,17 +41,17 @@ static __device__ __forceinline__ void turn_skip(Turn &t, int steps, int stages)
     for (t.stage += steps; t.stage >= stages; t.stage -= stages) t.phase ^= 1;
 }
 
-/* Tiles [first, end) of the block's cluster. */
+/* Tiles [first, end) of the block. */
 typedef struct Share {
     int first, end, column; /* column: the block's first in the result */
 } Share;
 
-static __device__ __forceinline__ Share share_of(const GateArgs &g, int rank) {
-    const int cluster = blockIdx.x / CLUSTER, lane = cluster % g.lanes;
+static __device__ __forceinline__ Share share_of(const GateArgs &g) {
+    const int lane = blockIdx.x % g.lanes;
     Share s;
     s.first = (int)((int64_t)g.tiles * lane / g.lanes);
     s.end = (int)((int64_t)g.tiles * (lane + 1) / g.lanes);
-    s.column = (cluster / g.lanes * CLUSTER + rank) * GATE;
+    s.column = blockIdx.x / g.lanes * WIDTH;
     return s;
 }
 
@@ -92,18 +69,19 @@ static __device__ __forceinline__ void weights_fetch(const Ring &r, const GateAr
         barrier_wait(r.empty + 8 * t.stage, t.phase);
         turn_step(t, g.stages);
     }
-    barrier_expect(full, (g.e / DEPTH + 1) * BLOCK_BYTES);
+    barrier_expect(full, g.e / DEPTH * BLOCK_BYTES + TILE_BYTES);
     for (int k = 0; k < g.e; k += DEPTH) {
         const Shared to = r.weights + k / DEPTH * BLOCK_BYTES;
-        box_fetch(to, w, column, head * g.e + k, full);
-        box_fetch(to + TILE_BYTES, w, g.h + column, head * g.e + k, full);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            box_fetch(to + i * TILE_BYTES, w, i / 2 * g.h + column + i % 2 * 64, head * g.e + k,
+                      full);
     }
 }
 
 static __device__ __forceinline__ void copier_run(const Ring &r, const GateArgs &g,
                                                   const CUtensorMap *x, const CUtensorMap *w) {
-    const int rank = cluster_rank();
-    const Share s = share_of(g, rank);
+    const Share s = share_of(g);
     Turn t = {0, 1}; /* the first round finds the stages empty */
     int head = -1;
     for (int tile = s.first; tile < s.end; tile++) {
@@ -116,96 +94,76 @@ static __device__ __forceinline__ void copier_run(const Ring &r, const GateArgs 
             const Shared full = r.full + 8 * t.stage;
             if (!fresh) {
                 barrier_wait(r.empty + 8 * t.stage, t.phase);
-                barrier_expect(full, BLOCK_BYTES);
+                barrier_expect(full, TILE_BYTES);
             }
-            box_fetch_all(r.data + t.stage * BLOCK_BYTES + rank * TILE_BYTES, x, k,
-                          tile * ROWS + rank * TILE_ROWS, full, 3);
+            box_fetch(r.data + t.stage * TILE_BYTES, x, k, tile * TILE_ROWS, full);
             turn_step(t, g.stages);
         }
     }
 }
 
-/* sum[half]: 64 rows, columns of W0, then of W2. The other maker begins when nothing is left to be
- * started here. */
-static __device__ __forceinline__ void tile_multiply(float (&sum)[2][64], const Ring &r,
+/* 64 rows; 128 columns of W0, then of W2. The other maker begins when nothing is left to be started
+ * here. */
+static __device__ __forceinline__ void tile_multiply(float (&sum)[128], const Ring &r,
                                                      const GateArgs &g, Turn &t, Shared other) {
     const int lane = threadIdx.x & 31;
     Shared before = 0;
     for (int k = 0; k < g.e; k += DEPTH) {
-        const Shared at = r.data + t.stage * BLOCK_BYTES;
         barrier_wait(r.full + 8 * t.stage, t.phase);
-        const uint64_t a0 = operand_straight(at), a1 = operand_straight(at + TILE_BYTES);
+        const uint64_t a = operand_straight(r.data + t.stage * TILE_BYTES);
         const uint64_t b = operand_turned(r.weights + k / DEPTH * BLOCK_BYTES);
         wgmma_begin();
 #pragma unroll
-        for (int i = 0; i < DEPTH / 16; i++) {
-            wgmma<1>(sum[0], a0 + i * 2, b + i * 128, k + i > 0);
-            wgmma<1>(sum[1], a1 + i * 2, b + i * 128, k + i > 0);
-        }
+        for (int i = 0; i < DEPTH / 16; i++) wgmma<1>(sum, a + i * 2, b + i * 128, k + i > 0);
         wgmma_commit();
-        wgmma_wait<1>(); /* the products of the stage before are done: both blocks may refill it */
-        if (before && lane < CLUSTER) barrier_arrive_at(before, lane);
+        wgmma_wait<1>(); /* the products of the stage before are done */
+        if (before && lane == 0) barrier_arrive(before);
         before = r.empty + 8 * t.stage;
         turn_step(t, g.stages);
     }
     if (lane == 0) barrier_arrive(other);
     wgmma_wait<0>();
-    if (lane < CLUSTER) barrier_arrive_at(before, lane);
+    if (lane == 0) barrier_arrive(before);
 }
 
 static __device__ __forceinline__ float gate_of(float a, float c, float rate) {
     return rate * a * logistic(a) * c;
 }
 
-/* The gated tile, rounded, in the staging tile: 128 rows of 64 columns. Accumulators 4 j + 2 e and
- * the next one of half h are row 64 h + 16 warp + 8 e + lane / 4 and columns 8 j + 2 (lane % 4) and
- * the next one. */
-static __device__ __forceinline__ void tile_stage(const float (&sum)[2][64], Shared staging,
-                                                  const float (&rate)[4]) {
-    const int l = threadIdx.x & 31, row = threadIdx.x / 32 % 4 * 16 + (l >> 3 & 1) * 8 + (l & 7);
+/* Four words that lane q of four has of four blocks of 8 columns become all words of block q. */
+static __device__ __forceinline__ uint4 words_turn(const uint32_t (&v)[4]) {
+    const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+    const uint32_t r0 = __shfl_xor_sync(0xffffffffu, odd ? v[0] : v[1], 1);
+    const uint32_t r1 = __shfl_xor_sync(0xffffffffu, odd ? v[2] : v[3], 1);
+    const uint32_t ax = odd ? r0 : v[0], ay = odd ? v[1] : r0; /* block q % 2 */
+    const uint32_t bx = odd ? r1 : v[2], by = odd ? v[3] : r1; /* block 2 + q % 2 */
+    const uint32_t rx = __shfl_xor_sync(0xffffffffu, high ? ax : bx, 2);
+    const uint32_t ry = __shfl_xor_sync(0xffffffffu, high ? ay : by, 2);
+    return high ? make_uint4(rx, ry, bx, by) : make_uint4(ax, ay, rx, ry);
+}
+
+/* Accumulators 4 j + 2 e and the next one are row 16 warp + 8 e + lane / 4 and columns 8 j + 2
+ * (lane % 4) and the next one. `to`: the lane's row, its part of 32 columns. */
+static __device__ __forceinline__ void tile_store(const float (&sum)[128], bf16 *to, int h,
+                                                  const float (&rate)[2]) {
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
+    for (int e = 0; e < 2; e++) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            uint32_t f[4];
+            uint32_t v[4];
 #pragma unroll
             for (int k = 0; k < 4; k++) {
-                const float *a = &sum[h][8 * i + 2 * k], *c = a + 32;
-                const float eta = rate[2 * h + (k & 1)];
-                f[k] = pack2(gate_of(a[0], c[0], eta), gate_of(a[1], c[1], eta));
+                const float *a = &sum[16 * i + 4 * k + 2 * e], *c = a + 64;
+                v[k] = pack2(gate_of(a[0], c[0], rate[e]), gate_of(a[1], c[1], rate[e]));
             }
-            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
-                             tile_at(staging + h * TILE_BYTES, row, 2 * i + (l >> 4))),
-                         "r"(f[0]), "r"(f[1]), "r"(f[2]), "r"(f[3])
-                         : "memory");
+            *reinterpret_cast<uint4 *>(to + (int64_t)(8 * e) * h + 32 * i) = words_turn(v);
         }
     }
 }
 
-/* Among the threads of a maker. */
-static __device__ __forceinline__ void meet(int which) {
-    asm volatile("bar.sync %0, 128;" ::"r"(1 + which) : "memory");
-}
-
-static __device__ __forceinline__ void staging_store(const CUtensorMap *p, Shared staging,
-                                                     int column, int row) {
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-        asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], "
-                     "[%3];" ::"l"(p),
-                     "r"(column), "r"(row + h * TILE_ROWS), "r"(staging + h * TILE_BYTES)
-                     : "memory");
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-static __device__ __forceinline__ void staging_wait(void) {
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-
-static __device__ __forceinline__ void maker_run(const Ring &r, const GateArgs &g,
-                                                 const CUtensorMap *p, int which) {
-    const Share s = share_of(g, cluster_rank());
-    const bool elected = threadIdx.x % 128 == 0;
-    const Shared staging = r.staging + which * BLOCK_BYTES;
+static __device__ __forceinline__ void maker_run(const Ring &r, const GateArgs &g, int which) {
+    const Share s = share_of(g);
+    const int lane = threadIdx.x & 31, row = threadIdx.x / 32 % 4 * 16 + lane / 4;
     Turn t = {0, 0};
     int round = which ^ 1;
     for (int tile = s.first; tile < s.end; tile++) {
@@ -213,49 +171,41 @@ static __device__ __forceinline__ void maker_run(const Ring &r, const GateArgs &
             turn_skip(t, g.e / DEPTH, g.stages);
             continue;
         }
-        float sum[2][64], rate[4] = {1.0f, 1.0f, 1.0f, 1.0f};
-        const int row = threadIdx.x / 32 % 4 * 16 + (threadIdx.x & 31) / 4;
+        float sum[128], rate[2] = {1.0f, 1.0f};
+        const int64_t at = (int64_t)tile * TILE_ROWS + row;
 #pragma unroll
-        for (int i = 0; i < 4 && g.rate; i++)
-            rate[i] = g.rate[(int64_t)tile * ROWS + i / 2 * TILE_ROWS + i % 2 * 8 + row];
+        for (int i = 0; i < 2 && g.rate; i++) rate[i] = g.rate[at + 8 * i];
         barrier_wait(r.turn + 8 * which, round);
         round ^= 1;
         tile_multiply(sum, r, g, t, r.turn + 8 * (which ^ 1));
-        if (elected) staging_wait(); /* what was stored before has been read */
-        meet(which);
-        tile_stage(sum, staging, rate);
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        meet(which);
-        if (elected) staging_store(p, staging, s.column, tile * ROWS);
+        tile_store(sum, g.p + at * g.h + s.column + lane % 4 * 8, g.h, rate);
     }
-    if (elected) staging_wait();
 }
 
 static __device__ __forceinline__ Ring ring_init(Shared memory, const GateArgs &g) {
     Ring r;
     r.weights = (memory + 1023) & ~1023u;
     r.data = r.weights + g.e / DEPTH * BLOCK_BYTES;
-    r.staging = r.data + g.stages * BLOCK_BYTES;
-    r.full = r.staging + 2 * BLOCK_BYTES;
+    r.full = r.data + g.stages * TILE_BYTES;
     r.empty = r.full + 8 * MOST_STAGES;
     r.turn = r.empty + 8 * MOST_STAGES;
     if (threadIdx.x == 0) {
         for (int i = 0; i < g.stages; i++) {
             barrier_init(r.full + 8 * i, 1);
-            barrier_init(r.empty + 8 * i, 4 * CLUSTER); /* the warps of the makers at it */
+            barrier_init(r.empty + 8 * i, 4); /* the warps of the maker at it */
         }
         for (int i = 0; i < 2; i++) barrier_init(r.turn + 8 * i, 4);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    cluster_sync();
+    __syncthreads();
     return r;
 }
 
 #endif
 
-__global__ void IN_CLUSTERS __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(THREADS, 1)
     gate_kernel(GateArgs g, const __grid_constant__ CUtensorMap x,
-                const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap p) {
+                const __grid_constant__ CUtensorMap w) {
 #if HAVE_SM90A
     extern __shared__ char memory[];
     const Ring r = ring_init(shared_address(memory), g);
@@ -265,10 +215,8 @@ __global__ void IN_CLUSTERS __launch_bounds__(THREADS, 1)
         if (threadIdx.x == 0) copier_run(r, g, &x, &w);
     } else {
         registers_up<232>();
-        maker_run(r, g, &p, role - 1);
+        maker_run(r, g, role - 1);
     }
-    __syncwarp();
-    cluster_sync(); /* no block ends while the other may still write to it */
 #endif
 }
 
@@ -328,36 +276,36 @@ static Status gate_groups(Device *d, Tensor p, Tensor x, Tensor w, Tensor rate, 
 
 static int stages_of(Device *d, int64_t e) {
     const int64_t left = (int64_t)backend_of(d)->smem_limit - FIXED_BYTES - e / DEPTH * BLOCK_BYTES;
-    const int64_t stages = left / BLOCK_BYTES;
+    const int64_t stages = left / TILE_BYTES;
     return (int)(stages < MOST_STAGES ? stages : MOST_STAGES);
 }
 
 static bool gate_fits(Device *d, Tensor p, Tensor x, Tensor w) {
     const int64_t e = x.shape[3], h = p.shape[3];
     return backend_of(d)->sm90a && x.dtype == DTYPE_BF16 && e % DEPTH == 0 && e <= MOST_DEPTH &&
-           h % (CLUSTER * GATE) == 0 && h / (CLUSTER * GATE) <= backend_of(d)->sm_count / CLUSTER &&
-           x.shape[2] % ROWS == 0 && tensor_rows(x) < INT32_MAX && is_aligned(x.data, 16) &&
-           is_aligned(w.data, 16) && is_aligned(p.data, 16) && stages_of(d, e) >= 3;
+           h % WIDTH == 0 && h / WIDTH <= backend_of(d)->sm_count && x.shape[2] % TILE_ROWS == 0 &&
+           tensor_rows(x) < INT32_MAX && is_aligned(x.data, 16) && is_aligned(w.data, 16) &&
+           is_aligned(p.data, 16) && stages_of(d, e) >= 3;
 }
 
 static Status gate_launch(Device *d, Tensor p, Tensor x, Tensor w, Tensor rate) {
-    CUtensorMap map_x, map_w, map_p;
-    TRY(map_matrix(&map_x, x.data, tensor_rows(x), x.shape[3], TILE_ROWS));
-    TRY(map_matrix(&map_w, w.data, tensor_rows(w), w.shape[3], TILE_ROWS));
-    TRY(map_matrix(&map_p, p.data, tensor_rows(p), p.shape[3], TILE_ROWS));
+    CUtensorMap map_x, map_w;
+    TRY(map_matrix(&map_x, x.data, tensor_rows(x), tensor_last(x), TILE_ROWS));
+    TRY(map_matrix(&map_w, w.data, tensor_rows(w), tensor_last(w), TILE_ROWS));
     GateArgs g = {};
     g.e = (int)x.shape[3], g.h = (int)p.shape[3], g.heads = (int)(w.shape[0] * w.shape[1]);
-    g.tiles = (int)(tensor_rows(x) / ROWS), g.per = (int)(x.shape[2] / ROWS);
+    g.tiles = (int)(tensor_rows(x) / TILE_ROWS), g.per = (int)(x.shape[2] / TILE_ROWS);
     g.stages = stages_of(d, g.e);
     g.rate = (const float *)rate.data;
-    const int pairs = g.h / (CLUSTER * GATE);
-    g.lanes = backend_of(d)->sm_count / CLUSTER / pairs;
+    g.p = (bf16 *)p.data;
+    const int columns = g.h / WIDTH, groups = g.tiles / g.per;
+    g.lanes = backend_of(d)->sm_count / columns;
+    if (groups <= g.lanes) g.lanes = g.lanes / groups * groups; /* one head for every block */
     if (g.lanes > g.tiles) g.lanes = g.tiles;
-    const int bytes = FIXED_BYTES + (g.e / DEPTH + g.stages) * BLOCK_BYTES;
+    const int bytes = FIXED_BYTES + g.e / DEPTH * BLOCK_BYTES + g.stages * TILE_BYTES;
     CUDA_TRY(cudaFuncSetAttribute(gate_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
              "gate_product");
-    gate_kernel<<<CLUSTER * pairs * g.lanes, THREADS, bytes, stream_of(d)>>>(g, map_x, map_w,
-                                                                             map_p);
+    gate_kernel<<<columns * g.lanes, THREADS, bytes, stream_of(d)>>>(g, map_x, map_w);
     return launched("gate_product");
 }
 
@@ -365,9 +313,10 @@ extern "C" Status gate_product_cuda(Device *d, Tensor p, Tensor x, Tensor w, Ten
     if (tensor_count(p) == 0) return STATUS_OK;
     if (w.dtype != x.dtype || p.dtype != x.dtype) return refuse_dtype("gate_product", w.dtype);
     if (gate_fits(d, p, x, w)) return gate_launch(d, p, x, w, rate);
-    const int64_t groups = x.shape[0] * x.shape[1];
+    const int64_t groups = x.shape[0] * x.shape[1], matrices = w.shape[0];
     const int64_t bytes = 2 * tensor_rows(p) * p.shape[3] * (int64_t)dtype_size(p.dtype);
-    const int64_t n = bytes <= AT_ONCE ? groups : 1;
+    const bool whole = bytes <= AT_ONCE && (matrices == 1 || matrices == x.shape[0]);
+    const int64_t n = whole ? groups : 1;
     for (int64_t i = 0; i < groups; i += n) TRY(gate_groups(d, p, x, w, rate, i, n));
     return STATUS_OK;
 }

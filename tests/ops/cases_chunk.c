@@ -124,6 +124,7 @@ const OpCase cases_chunk[] = {
     {"gate_product", gate_product_body, {1, 1, 128, 64, 128, 1}, IN_BOTH, 3},
     {"gate_product", gate_product_body, {1, 2, 256, 192, 128, 1, 1}, IN_BF16, 3},
     {"gate_product", gate_product_body, {2, 2, 384, 384, 128, 2}, IN_BF16, 3},
+    {"gate_product", gate_product_body, {4, 2, 64, 64, 128, 2, 1}, IN_BOTH, 3},
     {"gate_product", gate_product_body, {2, 3, 512, 64, 1024, 1}, IN_BF16, 3},
     {"gate_product", gate_product_body, {1, 4, 32768, 384, 384, 1}, BENCH, 0},
     {"gate_product", gate_product_body, {1, 4, 2048, 384, 384, 1}, BENCH, 0},
