@@ -15,9 +15,9 @@ typedef struct Fused {
     int64_t dk, dv, hidden;
     bool gates;  /* W0 and W2 are written */
     int written; /* matrices: 3 or 1 */
-    /* The state. Weights F32 and as operands: [W0|W2] [B or 1,H,dk,2h], and W1 (recurrent). Until the first
-     * step they are the caller's, afterwards [B,H,..] in `own`; P of all matrices one behind the
-     * other, W0, W2, W1. */
+    /* The state. Weights F32 and as operands: [W0|W2] [B or 1,H,dk,2h], and W1 (recurrent). Until
+     * the first step they are the caller's, afterwards [B,H,..] in `own`; P of all matrices one
+     * behind the other, W0, W2, W1. */
     Tensor weight[3], own[3], update, own_update, w02, w1, own_w02, own_w1;
     Tensor kept[3]; /* column norms */
 } Fused;
