@@ -69,13 +69,13 @@ enum { MODES = sizeof modes / sizeof *modes };
 
 static void print_table(const Probe *p, const ProbeTable *t) {
     const char *first = p->subject->metrics[0], *second = p->subject->metrics[1];
-    out_printf("%-32s %8s %19s %8s %19s %8s %12s %12s %10s %10s %9s\n", "setting", first, "95 %",
+    out_printf("%-40s %8s %19s %8s %19s %8s %12s %12s %10s %10s %9s\n", "setting", first, "95 %",
                "change", "95 %", second, "inner before", "inner after", "-cos before", "-cos after",
                "moved");
     for (int i = 0; i < t->count; i++) {
         const ProbeRow *r = &t->rows[i];
         const Interval *m = &r->metric[0], *d = &r->difference[0];
-        out_printf("%-32s %8.3f [%8.3f,%8.3f] %8.3f [%8.3f,%8.3f] %8.4f %12.4g %12.4g %10.4f "
+        out_printf("%-40s %8.3f [%8.3f,%8.3f] %8.3f [%8.3f,%8.3f] %8.4f %12.4g %12.4g %10.4f "
                    "%10.4f %9.4f\n",
                    r->setting, m->value, m->low, m->high, d->value, d->low, d->high,
                    r->metric[1].value, r->inner.loss[0], r->inner.loss[1], r->inner.alignment[0],

@@ -158,7 +158,7 @@ Status plot_write_log(const char *path, const char *title, const char *x_name,
 
 /* ---- rows ---- */
 
-enum { ROW = 22, NAMES = 230 };
+enum { ROW = 22, NAMES = 270 };
 
 static double row_x(const Plot *p, double x) {
     return place(p->x, x, NAMES, WIDTH - RIGHT);

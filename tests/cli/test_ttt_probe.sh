@@ -63,6 +63,8 @@ tells 'separated by commas'
 run 2 ttt probe steps "$RUN" "${data[@]}" --resample scene -o x
 tells 'images stand alone'
 run 2 ttt probe steps "$RUN" "${data[@]}" --resamples 0 -o x
+run 3 ttt probe steps "$RUN" --data-dir "$SOURCE/data/motorcycle.tar" -o x
+tells 'motorcycle.tar'
 run 4 ttt probe steps nothing.safetensors "${data[@]}" -o x
 tells 'nothing.safetensors'
 run 2 ttt probe swap "$WEIGHTS" "${data[@]}" --set model.mixer=q_is_k -o x
