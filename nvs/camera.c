@@ -1,48 +1,27 @@
 #include "nvs/camera.h"
 
 #include <math.h>
-#include <stdbool.h>
 #include <string.h>
+
+#include "nvs/vector3.h"
 
 #define ORTHONORMAL                                                                                \
     1e-3 /* files hold about seven digits, and matrices that were averaged fewer                   \
           */
 
-static double dot(const double a[3], const double b[3]) {
-    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2];
-}
-
-static void cross(const double a[3], const double b[3], double out[3]) {
-    out[0] = a[1] * b[2] - a[2] * b[1];
-    out[1] = a[2] * b[0] - a[0] * b[2];
-    out[2] = a[0] * b[1] - a[1] * b[0];
-}
-
-/* False when x is (nearly) zero. */
-static bool to_unit(double x[3]) {
-    const double n = sqrt(dot(x, x));
-    if (!(n > 1e-9)) return false;
-    for (int i = 0; i < 3; i++) x[i] /= n;
-    return true;
-}
-
-static void column_of(const double pose[16], int j, double out[3]) {
-    for (int i = 0; i < 3; i++) out[i] = pose[4 * i + j];
-}
-
 /* ---- checks ------------------------------------------------------------------------------- */
 
 static Status check_rotation(const double *pose) {
     double r[3][3], z[3], worst = 0;
-    for (int j = 0; j < 3; j++) column_of(pose, j, r[j]);
+    for (int j = 0; j < 3; j++) column3(pose, j, r[j]);
     for (int i = 0; i < 3; i++)
-        for (int j = 0; j < 3; j++) worst = fmax(worst, fabs(dot(r[i], r[j]) - (i == j)));
+        for (int j = 0; j < 3; j++) worst = fmax(worst, fabs(dot3(r[i], r[j]) - (i == j)));
     if (worst > ORTHONORMAL)
         return status_set(STATUS_DATA,
                           "rotation is not orthonormal: R'R differs from 1 by %.3g, at most %g",
                           worst, ORTHONORMAL);
-    cross(r[0], r[1], z);
-    if (dot(z, r[2]) < 0)
+    cross3(r[0], r[1], z);
+    if (dot3(z, r[2]) < 0)
         return status_set(STATUS_DATA, "rotation mirrors (determinant -1, expected 1)");
     return STATUS_OK;
 }
@@ -91,9 +70,9 @@ void pose_multiply(const double a[16], const double b[16], double out[16]) {
 
 void camera_ray(const Camera *c, double row, double column, double o[3], double d[3]) {
     const double r[3] = {(column + 0.5 - c->cx) / c->fx, (row + 0.5 - c->cy) / c->fy, 1};
-    const double length = sqrt(dot(r, r));
+    const double length = sqrt(dot3(r, r));
     for (int i = 0; i < 3; i++) {
-        d[i] = dot(c->c2w + 4 * i, r) / length;
+        d[i] = dot3(c->c2w + 4 * i, r) / length;
         o[i] = c->c2w[4 * i + 3];
     }
 }
@@ -120,16 +99,16 @@ static Status mean_pose(const Camera *cameras, int64_t count, double pose[16]) {
     mean_column(cameras, count, 1, down);
     mean_column(cameras, count, 2, axes[2]);
     mean_column(cameras, count, 3, axes[3]);
-    if (!to_unit(axes[2]))
+    if (!unit3(axes[2]))
         return status_set(STATUS_DATA, "the viewing directions of the %lld cameras cancel out",
                           (long long)count);
-    cross(down, axes[2], axes[0]);
-    if (!to_unit(axes[0]))
+    cross3(down, axes[2], axes[0]);
+    if (!unit3(axes[0]))
         return status_set(STATUS_DATA,
                           "the mean vertical of the %lld cameras vanishes or lies along the mean "
                           "viewing direction",
                           (long long)count);
-    cross(axes[2], axes[0], axes[1]);
+    cross3(axes[2], axes[0], axes[1]);
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < 4; j++) pose[4 * i + j] = axes[j][i];
     for (int j = 0; j < 4; j++) pose[12 + j] = j == 3;

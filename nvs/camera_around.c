@@ -2,33 +2,13 @@
 #include <math.h>
 
 #include "nvs/camera_path_internal.h"
+#include "nvs/vector3.h"
 
 #define TAU            6.283185307179586
 #define FOCUS_RIDGE    1e-4 /* axes that differ by less than about a degree do not say where */
 #define LEVEL_RIDGE    1e-3 /* horizontals within about two degrees do not say what is level */
 #define FAR_FOCUS      8.0  /* spreads */
 #define MOST_ELEVATION 1.45 /* radians: beyond, the vertical says nothing */
-
-static double dot(const double a[3], const double b[3]) {
-    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2];
-}
-
-static void cross(const double a[3], const double b[3], double out[3]) {
-    out[0] = a[1] * b[2] - a[2] * b[1];
-    out[1] = a[2] * b[0] - a[0] * b[2];
-    out[2] = a[0] * b[1] - a[1] * b[0];
-}
-
-static bool to_unit(double x[3]) {
-    const double n = sqrt(dot(x, x));
-    if (!(n > 1e-9)) return false;
-    for (int i = 0; i < 3; i++) x[i] /= n;
-    return true;
-}
-
-static void column_of(const Camera *c, int j, double out[3]) {
-    for (int i = 0; i < 3; i++) out[i] = c->c2w[4 * i + j];
-}
 
 /* ---- what the inputs have in common ------------------------------------------------------- */
 
@@ -53,12 +33,12 @@ static void take_means(Gathering *g) {
     }
     for (int64_t v = 0; v < g->count; v++) {
         double at[3];
-        column_of(g->cameras + v, 3, at);
+        column3(g->cameras[v].c2w, 3, at);
         for (int i = 0; i < 3; i++) at[i] -= g->centre[i];
-        g->spread = fmax(g->spread, sqrt(dot(at, at)));
+        g->spread = fmax(g->spread, sqrt(dot3(at, at)));
     }
-    if (!to_unit(g->ahead)) g->ahead[0] = g->ahead[1] = g->ahead[2] = 0;
-    if (!to_unit(g->down)) g->down[0] = g->down[1] = g->down[2] = 0;
+    if (!unit3(g->ahead)) g->ahead[0] = g->ahead[1] = g->ahead[2] = 0;
+    if (!unit3(g->down)) g->down[0] = g->down[1] = g->down[2] = 0;
 }
 
 /* x of the symmetric, positive definite 3x3 system m x = b, by Cramer's rule. */
@@ -82,8 +62,8 @@ static void meet_axes(const Gathering *g, const double guess[3], double out[3]) 
     double m[3][3] = {{0}}, b[3] = {0};
     for (int64_t v = 0; v < g->count; v++) {
         double c[3], d[3];
-        column_of(g->cameras + v, 3, c);
-        column_of(g->cameras + v, 2, d);
+        column3(g->cameras[v].c2w, 3, c);
+        column3(g->cameras[v].c2w, 2, d);
         for (int i = 0; i < 3; i++)
             for (int j = 0; j < 3; j++) {
                 const double p = (i == j) - d[i] * d[j];
@@ -100,8 +80,8 @@ static double mean_depth(const Gathering *g, const double point[3]) {
     double sum = 0;
     for (int64_t v = 0; v < g->count; v++) {
         double c[3], d[3];
-        column_of(g->cameras + v, 3, c);
-        column_of(g->cameras + v, 2, d);
+        column3(g->cameras[v].c2w, 3, c);
+        column3(g->cameras[v].c2w, 2, d);
         for (int i = 0; i < 3; i++) sum += (point[i] - c[i]) * d[i];
     }
     return sum / (double)g->count;
@@ -142,13 +122,13 @@ static Status face_focus(const Gathering *g, const double at[3], const double do
     double axes[3][3];
     *out = (Camera){.fx = g->fx, .fy = g->fy, .cx = g->cx, .cy = g->cy};
     for (int i = 0; i < 3; i++) axes[2][i] = g->focus[i] - at[i];
-    bool good = to_unit(axes[2]);
-    cross(down, axes[2], axes[0]);
-    good = good && to_unit(axes[0]);
+    bool good = unit3(axes[2]);
+    cross3(down, axes[2], axes[0]);
+    good = good && unit3(axes[0]);
     if (!good)
         return status_set(STATUS_DATA, "the input cameras do not say which way is up for a path "
                                        "around what they see");
-    cross(axes[2], axes[0], axes[1]);
+    cross3(axes[2], axes[0], axes[1]);
     for (int i = 0; i < 3; i++) {
         for (int j = 0; j < 3; j++) out->c2w[4 * i + j] = axes[j][i];
         out->c2w[4 * i + 3] = at[i];
@@ -186,7 +166,7 @@ Status path_spiral(const PathOptions *o, const Camera *inputs, int64_t count, in
         const double a = TAU * (double)(o->rounds * v) / (double)views;
         const double p[3] = {r[0] * cos(a), r[1] * sin(a), r[2] * sin(a / (double)o->rounds)};
         double at[3];
-        for (int i = 0; i < 3; i++) at[i] = g.centre[i] + o->size * dot(mean + 4 * i, p);
+        for (int i = 0; i < 3; i++) at[i] = g.centre[i] + o->size * dot3(mean + 4 * i, p);
         TRY(face_focus(&g, at, down, out + v));
     }
     return STATUS_OK;
@@ -224,29 +204,29 @@ static void level(Gathering *g) {
     double m[3][3] = {{0}}, down[3];
     for (int64_t v = 0; v < g->count; v++) {
         double x[3];
-        column_of(g->cameras + v, 0, x);
+        column3(g->cameras[v].c2w, 0, x);
         for (int i = 0; i < 3; i++)
             for (int j = 0; j < 3; j++) m[i][j] += x[i] * x[j];
     }
     for (int i = 0; i < 3; i++) m[i][i] += LEVEL_RIDGE * (double)g->count;
     solve(m, g->down, down);
-    if (!to_unit(down)) return;
+    if (!unit3(down)) return;
     for (int i = 0; i < 3; i++) g->down[i] = down[i];
 }
 
 /* Azimuth 0 is where the inputs are on average, or, when they stand all around, the first one. */
 static bool place_zero(const Gathering *g, Sphere *s) {
     double first[3];
-    column_of(g->cameras, 3, first);
+    column3(g->cameras->c2w, 3, first);
     for (int k = 0; k < 2; k++) {
         const double *from = k == 0 ? g->centre : first;
         double h[3];
         for (int i = 0; i < 3; i++) h[i] = from[i] - g->focus[i];
-        const double rise = dot(h, s->up);
+        const double rise = dot3(h, s->up);
         for (int i = 0; i < 3; i++) s->zero[i] = h[i] - rise * s->up[i];
-        if (!(sqrt(dot(s->zero, s->zero)) > 1e-3 * g->spread)) continue;
-        if (!to_unit(s->zero)) continue;
-        cross(s->up, s->zero, s->side);
+        if (!(sqrt(dot3(s->zero, s->zero)) > 1e-3 * g->spread)) continue;
+        if (!unit3(s->zero)) continue;
+        cross3(s->up, s->zero, s->side);
         return true;
     }
     return false;
@@ -254,16 +234,16 @@ static bool place_zero(const Gathering *g, Sphere *s) {
 
 static bool measure(const Gathering *g, Sphere *s) {
     for (int i = 0; i < 3; i++) s->up[i] = -g->down[i];
-    if (dot(s->up, s->up) < 0.5 || !place_zero(g, s)) return false;
+    if (dot3(s->up, s->up) < 0.5 || !place_zero(g, s)) return false;
     for (int64_t v = 0; v < g->count; v++) {
         double h[3];
-        column_of(g->cameras + v, 3, h);
+        column3(g->cameras[v].c2w, 3, h);
         for (int i = 0; i < 3; i++) h[i] -= g->focus[i];
-        const double distance = sqrt(dot(h, h));
+        const double distance = sqrt(dot3(h, h));
         if (!(distance > 1e-6 * g->spread)) return false;
         widen(&s->distance, distance, v == 0);
-        widen(&s->elevation, asin(fmax(-1, fmin(1, dot(h, s->up) / distance))), v == 0);
-        widen(&s->azimuth, atan2(dot(h, s->side), dot(h, s->zero)), v == 0);
+        widen(&s->elevation, asin(fmax(-1, fmin(1, dot3(h, s->up) / distance))), v == 0);
+        widen(&s->azimuth, atan2(dot3(h, s->side), dot3(h, s->zero)), v == 0);
     }
     return true;
 }
