@@ -104,16 +104,64 @@ static bool is_builtin(const char *flag) {
 
 /* ---- messages ---- */
 
+/* What tools of this field call a flag, and what it is called here; nearness would not find it. */
+static const char *const elsewhere[][2] = {
+    {"actckpt", "grad-checkpointing"},
+    {"actckpt", "recompute"},
+    {"amp-dtype", "precision"},
+    {"auto-augment", "aa"},
+    {"bs-per-gpu", "batch-size"},
+    {"data-path", "data-dir"},
+    {"ema-decay", "model-ema-decay"},
+    {"finetune", "initial-checkpoint"},
+    {"grad-clip", "clip-grad"},
+    {"image-size", "img-size"},
+    {"imgsz", "img-size"},
+    {"label-smoothing", "smoothing"},
+    {"max-gap", "gap-max"},
+    {"min-gap", "gap-min"},
+    {"num-frames", "frames"},
+    {"num-input-views", "inputs"},
+    {"num-target-views", "targets"},
+    {"num-workers", "workers"},
+    {"output-dir", "output"},
+    {"pretrained-path", "initial-checkpoint"},
+    {"pretrained-path", "checkpoint"},
+    {"re10k-dir", "data-dir"},
+    {"recovery-interval", "save-every"},
+    {"skip-grad-norm", "skip-norm"},
+    {"wd", "weight-decay"},
+};
+
+/* A word typed with underscores, or with dashes where a key has underscores. */
+static bool same_name(const char *typed, const char *name) {
+    for (; *typed && *name; typed++, name++)
+        if (*typed != *name && !(strchr("-_", *typed) && strchr("-_", *name))) return false;
+    return *typed == *name;
+}
+
+static const char *name_elsewhere(const Command *c, const char *flag) {
+    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
+        if (same_name(flag, elsewhere[i][0]) && cli_find_flag(c, elsewhere[i][1], NULL))
+            return elsewhere[i][1];
+    return NULL;
+}
+
 static Status unknown_flag(const Command *c, const char *flag) {
     Section list[MAX_SECTIONS];
     const char *names[MAX_NAMES];
     int count = visible_sections(c, list), n = 0;
+    const bool negated = strncmp(flag, "no-", 3) == 0;
+    const char *near = name_elsewhere(c, flag);
     for (int i = 0; builtin_flags[i]; i++) names[n++] = builtin_flags[i];
     for (int i = 0; i < count; i++)
-        for (const Option *o = list[i].options; o->key && n < MAX_NAMES; o++)
+        for (const Option *o = list[i].options; o->key && n < MAX_NAMES; o++) {
             if (o->flag) names[n++] = o->flag;
-    bool negated = strncmp(flag, "no-", 3) == 0;
-    const char *near = nearest_name(negated ? flag + 3 : flag, names, n);
+            if (!o->flag && same_name(flag, o->key))
+                return status_set(STATUS_USAGE, "unknown flag --%s; that key is --set %s.%s=VALUE",
+                                  flag, list[i].name, o->key);
+        }
+    if (!near) near = nearest_name(negated ? flag + 3 : flag, names, n);
     if (near)
         return status_set(STATUS_USAGE, "unknown flag --%s; did you mean --%s%s?", flag,
                           negated ? "no-" : "", near);

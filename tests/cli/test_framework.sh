@@ -122,6 +122,15 @@ run 2 train --batchsize 3
 tells 'did you mean --batch-size'
 tells "see 'ttv train --help'"
 quiet_out
+# names of other tools, keys without a flag, underscores
+run 2 train --data-path x
+tells 'did you mean --data-dir?'
+run 2 nvs train --actckpt
+tells 'did you mean --recompute?'
+run 2 eval --pretrained_path x
+tells 'did you mean --checkpoint?'
+run 2 train --mean-r 0.5
+tells 'that key is --set preprocess.mean_r=VALUE'
 run 2 train --no-batch-size
 tells 'unknown flag --no-batch-size'
 run 2 train --batch-size three
