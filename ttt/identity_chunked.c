@@ -4,7 +4,6 @@
 #include "core/memory.h"
 #include "ttt/identity_parts.h"
 
-#define NORM_OFFSET   1e-7
 #define COLUMN_OFFSET 1e-5
 
 /* One update event: a step of a chunk. */
@@ -69,34 +68,6 @@ static double rate_of(const IdentityChunked *in, int j, int64_t token) {
     return in->rate[j] ? in->rate[j][token] : 1;
 }
 
-/* ---- Newton-Schulz with its map ---- */
-
-/* map [m,m] with U = map P (m rows) or, `turned`, U = P map' of P [r,c]; m the smaller side. */
-static Status newton_schulz_map(const NewtonSchulz *s, const double *p, int64_t r, int64_t c,
-                                double **out) {
-    const bool turned = r > c;
-    const int64_t m = turned ? c : r, n = turned ? r : c, size = m * m;
-    double *work, *map;
-    TRY(take(out, size));
-    map = *out;
-    TRY(take(&work, m * n + 3 * size));
-    double *x = work, *a = work + m * n, *b = a + size, *next = b + size;
-    const double scale = 1 / (dense_norm(p, r * c) + NORM_OFFSET);
-    for (int64_t i = 0; i < m; i++) map[i * m + i] = scale;
-    for (int k = 0; k < s->steps; k++) {
-        /* X = map P at each step: the Gram matrix from P itself. */
-        dense_product(x, map, false, p, turned, m, n, m, 1);
-        dense_product(a, x, false, x, true, m, m, n, 1);
-        dense_product(b, a, false, a, false, m, m, m, (double)s->triple[k][2]);
-        for (int64_t i = 0; i < size; i++) b[i] += (double)s->triple[k][1] * a[i];
-        for (int64_t i = 0; i < m; i++) b[i * m + i] += (double)s->triple[k][0];
-        dense_product(next, b, false, map, false, m, m, m, 1);
-        memcpy(map, next, (size_t)size * sizeof *map);
-    }
-    mem_free(work);
-    return STATUS_OK;
-}
-
 /* ---- the recursion ---- */
 
 /* D_j of chunk tokens [first, first + n) into d. */
@@ -147,7 +118,7 @@ static Status orthogonal(const History *h, int j, double *u, double **map) {
         return STATUS_OK;
     }
     double *own = NULL;
-    const Status s = newton_schulz_map(&h->in->rule->newton_schulz, p, r, c, &own);
+    const Status s = identity_muon_map(&h->in->rule->newton_schulz, p, r, c, &own);
     if (s != STATUS_OK) {
         mem_free(own);
         return s;
