@@ -216,6 +216,11 @@ static void test_nvs_eval(void **state) {
               "--gap-max", "4", "--targets", "1", "--threads", "1", "--json");
 }
 
+static void test_plot(void **state) {
+    (void)state;
+    FAIL_EACH("plot", nvs_run, "-o", nvs_out, "--json");
+}
+
 /* Each layer of a model, its queries replaced, its vectors compared. */
 static void test_ttt(void **state) {
     (void)state;
@@ -298,9 +303,10 @@ int main(void) {
         cmocka_unit_test(test_data_synth), cmocka_unit_test(test_psnr),
     };
     const struct CMUnitTest nvs_tests[] = {
-        cmocka_unit_test(test_nvs_train), cmocka_unit_test(test_ttt),
-        cmocka_unit_test(test_nvs_eval),  cmocka_unit_test(test_nvs_render),
-        cmocka_unit_test(test_nvs_scene), cmocka_unit_test(test_export),
+        cmocka_unit_test(test_nvs_train),  cmocka_unit_test(test_ttt),
+        cmocka_unit_test(test_plot),       cmocka_unit_test(test_nvs_eval),
+        cmocka_unit_test(test_nvs_render), cmocka_unit_test(test_nvs_scene),
+        cmocka_unit_test(test_export),
     };
     const int failed = cmocka_run_group_tests(tests, set_up, tear_down);
     return failed + cmocka_run_group_tests(nvs_tests, nvs_set_up, nvs_tear_down);

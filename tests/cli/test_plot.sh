@@ -1,0 +1,63 @@
+#!/bin/bash
+# ttv plot: the curves of run folders.
+. "$(dirname "$0")/train_lib.sh"
+is_png() { # FILE
+    checks=$((checks + 1))
+    [ "$(head -c 4 "$1" 2>/dev/null | tail -c 3)" = PNG ] || fail "$1 is no PNG"
+}
+
+run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 2 --model-ema -o first
+run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 1 --val-split none -o second
+
+# ---- one run: the pictures lie in it ----
+run 0 plot first
+quiet_err
+says 'first: step 20, loss '
+says 'best '
+for picture in loss accuracy lr grad_norm speed; do
+    says "first/plots/$picture.png"
+    is_png "first/plots/$picture.png"
+done
+checks=$((checks + 1))
+[ ! -e first/plots/psnr.png ] || fail 'a PSNR of a classifier was drawn'
+run 0 inspect first # still a run folder
+
+# ---- several: one folder for all ----
+run 2 plot first second
+tells 'need a folder'
+run 0 report first/ second -o both --json
+json_ok out
+is_png both/loss.png
+if command -v python3 >/dev/null; then
+    equal 'runs' "$(json_get out '[(r["run"], r["step"]) for r in d["runs"]]')" "[('first/', 20), ('second', 10)]"
+    equal 'no score' "$(json_get out 'd["runs"][1]["score"]')" None
+    equal 'the best score of the metrics' "$(json_get out 'round(float(d["runs"][0]["best"]), 3)')" \
+        "$(awk -F, '$1 == "validate" {for (i = 11; i <= 15; i += 4) if ($i > best) best = $i} END {print best + 0}' first/metrics.csv |
+            python3 -c 'print(round(float(input()), 3))')"
+fi
+checks=$((checks + 1))
+cmp -s both/loss.png first/plots/loss.png && fail 'two runs give the picture of one'
+
+# ---- what is refused, what is passed over ----
+run 2 plot
+run 4 plot nowhere
+tells 'nowhere/metrics.csv'
+mkdir broken
+printf 'step,loss\n1,2\n' >broken/metrics.csv
+run 3 plot broken
+tells 'kind,step'
+: >broken/metrics.csv
+run 3 plot broken
+printf 'kind,step,loss\n' >broken/metrics.csv
+run 3 plot broken
+tells 'no row'
+printf 'kind,step,loss\r\ntrain,1,2\r\ntrain,x,3\r\n\r\ntrain\r\ntrain,2,\r\ntrain,4,1.5,9,9\r\ntrain,5,7' >broken/metrics.csv
+run 0 plot broken # fields that are missing or no numbers; a last line that is being written
+says 'step 4, loss 1.5'
+is_png broken/plots/loss.png
+run 4 plot first -o /dev/null/x
+if [ -w /dev/full ]; then
+    "$TTV" plot first >/dev/full 2>err
+    equal 'exit code on /dev/full' $? 4
+fi
+finish
