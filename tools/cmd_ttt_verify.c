@@ -1,5 +1,6 @@
-/* `ttv ttt verify CHECKPOINT [PICTURE...]`: each fast-weight layer of a trained model against its
- * linear-attention form, which is computed from the layer's own queries, keys and values. */
+/* `ttv ttt verify CHECKPOINT [PICTURE|SCENES...]`: each fast-weight layer of a trained model
+ * against its linear-attention form, which is computed from the layer's own queries, keys and
+ * values. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,9 +25,9 @@ static const Option verify_options[] = {
     {"weights", OPTION_CHOICE, FIELD(weights), "auto", 0, 0, WEIGHTS_CHOICES, "weights",
      WEIGHTS_HELP},
     {"random", OPTION_INT, FIELD(random), "2", 1, 1e6, NULL, "random",
-     "pictures of noise to use where none are named"},
+     "pictures of noise (novel views: samples) to use where none are named"},
     {"limit", OPTION_INT, FIELD(limit), "0", 0, 1e9, NULL, "limit",
-     "use at most this many pictures; 0: all"},
+     "use at most this many pictures (novel views: scenes); 0: all"},
     {"seed", OPTION_INT, FIELD(seed), "1", 0, 1e15, NULL, "seed", "of the noise"},
     {"recursive", OPTION_BOOL, FIELD(recursive), "false", 0, 0, NULL, "recursive",
      "look into folders in folders, too"},
@@ -231,16 +232,32 @@ static int run_classifier(Config *config, int argc, char **argv) {
     return code;
 }
 
+/* The arguments as one list of scenes, commas between (mem_free). */
+static Status join_roots(int count, char **roots, char **out) {
+    size_t length = 1;
+    for (int i = 0; i < count; i++) length += strlen(roots[i]) + 1;
+    TRY(mem_alloc((void **)out, (int64_t)length, 1, "names of scenes"));
+    for (int i = 0; i < count; i++) {
+        if (i > 0) strcat(*out, ",");
+        strcat(*out, roots[i]);
+    }
+    return STATUS_OK;
+}
+
 static int run_nvs(Config *config, int argc, char **argv) {
-    VerifyReport r;
-    if (argc > 1)
-        return cli_usage(&command_ttt_verify,
-                         "a novel-view model is checked on noise: no pictures");
-    note("a novel-view model: %lld samples of noise are used", (long long)options.random);
-    const Status s = verify_nvs(argv[0], (WeightsChoice)options.weights, config, options.random,
-                                (uint64_t)options.seed, &r);
+    VerifyReport r = {0};
+    char *roots = NULL;
+    VerifyNvs what = {.samples = options.random, .seed = (uint64_t)options.seed};
+    Status s = argc > 1 ? join_roots(argc - 1, argv + 1, &roots) : STATUS_OK;
+    what.scenes = roots;
+    if (roots)
+        what.samples = options.limit;
+    else
+        note("no scenes were named: %lld samples of noise are used", (long long)options.random);
+    if (s == STATUS_OK) s = verify_nvs(argv[0], (WeightsChoice)options.weights, config, &what, &r);
     const int code = finish(s, &r);
     mem_free(r.owned);
+    mem_free(roots);
     return code;
 }
 
@@ -256,10 +273,10 @@ const Command command_ttt_verify = {
     .name = "ttt verify",
     .aliases = "verify",
     .summary = "check that trained fast-weight layers equal their linear-attention form",
-    .synopsis = "ttv ttt verify [flags] CHECKPOINT [PICTURE|FOLDER...]",
+    .synopsis = "ttv ttt verify [flags] CHECKPOINT [PICTURE|FOLDER|SCENES...]",
     .examples = "  ttv ttt verify runs/digits\n"
                 "  ttv ttt verify --json runs/cifar photos/*.jpg\n"
-                "  ttv ttt verify data/nvs_demo.safetensors --random 1\n",
+                "  ttv ttt verify data/nvs_demo.safetensors data/motorcycle.tar\n",
     .letters = "m=model r=recursive",
     .sections = sections,
     .hidden = hidden,

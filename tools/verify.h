@@ -23,9 +23,16 @@ typedef struct VerifyReport {
 Status classifier_layers(const Model *m, FastLayer **out);
 Status nvs_layers(const NvsModel *m, FastLayer **out);
 
-/* A LaCT-NVS checkpoint on `samples` of noise, two input views and two others each. */
-Status verify_nvs(const char *checkpoint, WeightsChoice choice, const Config *user, int64_t samples,
-                  uint64_t seed, VerifyReport *out);
+/* What a LaCT-NVS checkpoint is checked on: two input views and two others a sample. */
+typedef struct VerifyNvs {
+    const char *scenes; /* posed scenes as scene_set_open() takes them; NULL: noise */
+    int64_t samples;    /* of noise; of scenes at most, 0: all */
+    uint64_t seed;      /* of the noise */
+} VerifyNvs;
+/* Scenes that cannot be used are told and counted; STATUS_DATA when none can. out->owned is the
+ * caller's to free, also after a failure. */
+Status verify_nvs(const char *checkpoint, WeightsChoice choice, const Config *user,
+                  const VerifyNvs *what, VerifyReport *out);
 
 /* Runs one picture's pixels (U8 [S,S,3]) through a classifier and merges what each layer shows into
  * its rows. */

@@ -1,4 +1,4 @@
-/* The LaCT layers of a novel-view model: noise seen by cameras side by side goes through the joint
+/* The LaCT layers of a novel-view model: views of noise or of posed scenes go through the joint
  * pass of training. In the last layer input tokens only write and target tokens only read. */
 #include "core/memory.h"
 #include "core/rng.h"
@@ -6,14 +6,15 @@
 #include "tools/nvs_model.h"
 #include "tools/verify.h"
 
-enum { INPUTS = 2, VIEWS = 4 };
+enum { INPUTS = 2, VIEWS = 4, WINDOW = 30 };
 
 typedef struct NvsCheck {
     NvsModel model;
     FastLayer *layers;
-    Tensor cameras, rgb;
-    uint8_t *pixels;
-    int64_t pixels_size;
+    SceneSet *set;
+    ViewScratch scratch;
+    uint8_t *pixels, *rendered; /* [VIEWS, height, width, 3] */
+    VerifyReport *report;
 } NvsCheck;
 
 Status nvs_layers(const NvsModel *m, FastLayer **out) {
@@ -23,63 +24,117 @@ Status nvs_layers(const NvsModel *m, FastLayer **out) {
     return STATUS_OK;
 }
 
-static Status set_up(NvsCheck *c, VerifyRow **rows) {
+static Status set_up(NvsCheck *c, VerifyReport *out) {
     const LactNvsConfig *m = &c->model.config;
-    Device *d = c->model.device;
-    const float w = (float)m->view_width, h = (float)m->height;
-    const float usual[16] = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, w, w, 0.5f * w, 0.5f * h};
-    float cameras[VIEWS * 16];
-    for (int i = 0; i < VIEWS * 16; i++)
-        cameras[i] = usual[i % 16] + (i % 16 == 3 ? 0.2f * (float)(i / 16) : 0);
-    c->pixels_size = INPUTS * m->height * m->view_width * 3;
+    const int64_t size = VIEWS * m->height * m->view_width * 3;
     VerifyRow named[LAYER_ROWS];
     TRY(nvs_layers(&c->model, &c->layers));
-    TRY(mem_alloc((void **)rows, m->layers, sizeof **rows, "rows"));
-    TRY(mem_alloc((void **)&c->pixels, c->pixels_size, 1, "pictures"));
-    TRY(arena_tensor(&d->state, DTYPE_F32, 3, (int64_t[]){1, VIEWS, 16}, &c->cameras));
-    TRY(arena_tensor(&d->state, DTYPE_U8, 4, (int64_t[]){1, INPUTS, m->height * m->view_width, 3},
-                     &c->rgb));
+    TRY(mem_alloc((void **)&out->owned, m->layers, sizeof *out->owned, "rows"));
+    TRY(mem_alloc((void **)&c->pixels, size, 1, "pictures"));
+    TRY(mem_alloc((void **)&c->rendered, size, 1, "pictures"));
     for (int64_t i = 0; i < m->layers; i++) {
         fast_layer_rows(&c->layers[i], i, named);
-        (*rows)[i] = named[0];
+        out->owned[i] = named[0];
         fast_layer_trace(&c->layers[i], true);
     }
-    return device_push(d, c->cameras, cameras);
-}
-
-static Status check_sample(NvsCheck *c, int64_t sample, uint64_t seed, VerifyRow *rows) {
-    const LactNvsConfig *m = &c->model.config;
-    Rng r = rng_stream(seed, 0, (uint64_t)sample, 0);
-    for (int64_t i = 0; i < c->pixels_size; i++) c->pixels[i] = (uint8_t)rng_below(&r, 256);
-    TRY(device_push(c->model.device, c->rgb, c->pixels));
-    tape_reset(c->model.tape, false);
-    Var *x = op_view_tokens(c->model.tape, c->cameras, c->rgb, m->height, m->view_width, m->patch);
-    lact_nvs_forward(c->model.nvs, c->model.tape, x, INPUTS, NULL);
-    TRY(tape_status(c->model.tape));
-    for (int64_t i = 0; i < m->layers; i++) {
-        TRY(fast_layer_verify(c->model.device, &c->layers[i], &rows[i]));
-        progress_line(5, "sample %lld, layer %lld of %lld", (long long)sample + 1, (long long)i + 1,
-                      (long long)m->layers);
-    }
+    out->rows = out->owned;
+    out->count = m->layers;
+    out->limits = verify_limits(c->model.act, fast_layer_has_muon(&c->layers[0]));
     return STATUS_OK;
 }
 
-Status verify_nvs(const char *checkpoint, WeightsChoice choice, const Config *user, int64_t samples,
-                  uint64_t seed, VerifyReport *out) {
-    NvsCheck c = {0};
+/* One sample whose pixels are in place. */
+static Status check_sample(NvsCheck *c, const ViewCamera cameras[VIEWS]) {
+    TRY(nvs_render_sample(&c->model, c->pixels, cameras, INPUTS, VIEWS, c->rendered));
+    for (int64_t i = 0; i < c->report->count; i++) {
+        TRY(fast_layer_verify(c->model.device, &c->layers[i], &c->report->owned[i]));
+        progress_line(5, "sample %lld, layer %lld of %lld", (long long)c->report->used + 1,
+                      (long long)i + 1, (long long)c->report->count);
+    }
+    c->report->used++;
+    return STATUS_OK;
+}
+
+/* ---- noise ---- */
+
+/* Cameras side by side that look the same way. */
+static Status check_noise(NvsCheck *c, uint64_t seed) {
+    const LactNvsConfig *m = &c->model.config;
+    const double w = (double)m->view_width, h = (double)m->height;
+    ViewCamera cameras[VIEWS];
+    Rng r = rng_stream(seed, 0, (uint64_t)c->report->used, 0);
+    for (int64_t i = 0; i < INPUTS * m->height * m->view_width * 3; i++)
+        c->pixels[i] = (uint8_t)rng_below(&r, 256);
+    for (int i = 0; i < VIEWS; i++) {
+        const double w2c[12] = {1, 0, 0, -0.2 * i, 0, 1, 0, 0, 0, 0, 1, 0};
+        cameras[i] = (ViewCamera){.intrinsics = {w, w, w / 2, h / 2}};
+        view_camera_pose(&cameras[i], w2c);
+    }
+    return check_sample(c, cameras);
+}
+
+/* ---- scenes ---- */
+
+/* The first picture and one at most WINDOW later are inputs, two between them targets; in a pair
+ * the targets are the inputs. */
+static ViewSample choose_views(const Scene *s, int64_t scene) {
+    int64_t list[WINDOW + 1], count = 0;
+    for (int64_t i = 0; i < s->count && count <= WINDOW; i++)
+        if (s->frames[i].image >= 0) list[count++] = i;
+    const int64_t last = count - 1;
+    return (ViewSample){.scene = scene,
+                        .inputs = INPUTS,
+                        .targets = VIEWS - INPUTS,
+                        .frames = {list[0], list[last], list[last / 3], list[(2 * last + 2) / 3]}};
+}
+
+static Status check_scene(NvsCheck *c, int64_t scene) {
+    const LactNvsConfig *m = &c->model.config;
+    const ViewOptions view = view_options_default(m->view_width, m->height);
+    const Scene *s = scene_set_at(c->set, scene);
+    ViewCamera cameras[VIEWS];
+    char reason[512];
+    if (!scene_usable(s))
+        return status_set(STATUS_DATA, "scene %s is not usable: %s", s->name,
+                          scene_reason(s, reason, sizeof reason));
+    const ViewSample sample = choose_views(s, scene);
+    TRY(view_load_sample(c->set, &sample, &view, &c->scratch, c->pixels, cameras));
+    return check_sample(c, cameras);
+}
+
+static Status check_scenes(NvsCheck *c, const char *roots, int64_t most) {
+    TRY(scene_set_open(roots, "", &c->set));
+    for (int64_t i = 0; i < scene_set_count(c->set); i++) {
+        if (most > 0 && c->report->used == most) break;
+        const Status s = check_scene(c, i);
+        if (s != STATUS_DATA && s != STATUS_IO) {
+            TRY(s);
+            continue;
+        }
+        complain("%s", status_message());
+        c->report->failed++;
+    }
+    return c->report->used > 0 ? STATUS_OK
+                               : status_set(STATUS_DATA, "%s: no scene is usable", roots);
+}
+
+/* ---- both ---- */
+
+Status verify_nvs(const char *checkpoint, WeightsChoice choice, const Config *user,
+                  const VerifyNvs *what, VerifyReport *out) {
+    NvsCheck c = {.report = out};
     *out = (VerifyReport){.path = checkpoint};
     TRY(nvs_model_open(&c.model, checkpoint, choice, user));
-    Status s = set_up(&c, &out->owned);
-    for (; out->used < samples && s == STATUS_OK; out->used++)
-        s = check_sample(&c, out->used, seed, out->owned);
+    Status s = set_up(&c, out);
+    if (s == STATUS_OK && what->scenes) s = check_scenes(&c, what->scenes, what->samples);
+    while (s == STATUS_OK && !what->scenes && out->used < what->samples)
+        s = check_noise(&c, what->seed);
     progress_end();
-    LactVariant v = {0};
-    if (s == STATUS_OK) s = lact_variant_by_name(c.model.config.variant, &v);
-    out->rows = out->owned;
-    if (s == STATUS_OK) out->count = c.model.config.layers;
-    out->limits = verify_limits(c.model.act, !v.no_muon);
+    if (c.set) scene_set_close(c.set);
+    view_scratch_free(&c.scratch);
     mem_free(c.layers);
     mem_free(c.pixels);
+    mem_free(c.rendered);
     nvs_model_close(&c.model);
     return s;
 }
