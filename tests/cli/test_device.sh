@@ -40,4 +40,21 @@ case $code in
 *) fail "exit code $code instead of 0 or 5" ;;
 esac
 
+# ---- doctor: the same in one report ----
+run 0 doctor
+quiet_err
+says 'ok       processor'
+says 'ok       folder'
+run 0 doctor --json
+json_ok out
+run 1 doctor --device cuda:999
+says 'fault    card'
+run 1 doctor --output nowhere
+says 'fault    folder'
+says 'nowhere'
+run 2 doctor surplus
+checks=$((checks + 1))
+(ulimit -f 100 && "$TTV" doctor >out 2>err)
+[ $? -eq 1 ] && grep -q '^fault    file size' out || fail 'a limit on the size of files is not told'
+
 finish
