@@ -53,12 +53,22 @@ bool fast_layer_has_muon(const FastLayer *l);
 /* The inner loop in the last pass, mean over heads. */
 Status fast_layer_inner(Device *d, const FastLayer *l, InnerLoop *out);
 
-typedef enum VectorKind { VECTOR_QUERY, VECTOR_KEY, VECTOR_VALUE, VECTOR_OUTPUT } VectorKind;
+typedef enum VectorKind {
+    VECTOR_QUERY,
+    VECTOR_KEY,
+    VECTOR_VALUE,
+    VECTOR_OUTPUT,
+    VECTOR_READ_FEATURE, /* phi(q) with the written gates: the effective queries of the identity */
+    VECTOR_WRITE_FEATURE /* phi(k) with the start gates */
+} VectorKind;
 /* Vectors of the last pass as the layer's core meets them, of all heads: rows [count, width]
  * (mem_free). Outputs are before the layer's last norm; of ViTTT, those of the GLU branch. Queries
- * and outputs are of tokens that read, keys and values of those that write. */
+ * and outputs are of tokens that read, keys and values of those that write. Features: of layers
+ * that have them. */
 Status fast_layer_vectors(Device *d, const FastLayer *l, VectorKind kind, double **out,
                           int64_t *count, int64_t *width);
+/* Whether queries and keys go through features: LaCT but for its linear variants. */
+bool fast_layer_has_features(const FastLayer *l);
 /* Mean cosine of a token's query and its key, over heads and tokens that do both; NaN: none do. */
 Status fast_layer_cosine(Device *d, const FastLayer *l, double *out);
 

@@ -141,28 +141,57 @@ static Status vectors_of_vittt(Device *d, const FastLayer *l, VectorKind kind, d
     return s;
 }
 
+bool fast_layer_has_features(const FastLayer *l) {
+    return l->kind == LAYER_LACT && !l->lact->variant.linear;
+}
+
+static bool is_of_writers(VectorKind kind) {
+    return kind == VECTOR_KEY || kind == VECTOR_VALUE || kind == VECTOR_WRITE_FEATURE;
+}
+
+/* n rows of head h, of kinds other than OUTPUT, to `out`; w: the written weights. */
+static Status vectors_of_head(const IdentityLact *in, int64_t h, VectorKind kind,
+                              const double *const w[3], int64_t n, double *out) {
+    const int64_t e = in->width / in->heads, hidden = e * in->inter_multi;
+    LactVectors v;
+    TRY(lact_vectors(in, h, &v));
+    const double *from = is_of_writers(kind) ? v.k : v.q;
+    Status s = STATUS_OK;
+    if (kind == VECTOR_READ_FEATURE || kind == VECTOR_WRITE_FEATURE) {
+        double *work;
+        s = mem_alloc((void **)&work, n * hidden, sizeof *work, "features");
+        if (s == STATUS_OK) {
+            const double *const *gates = kind == VECTOR_READ_FEATURE ? w : in->w;
+            lact_features(in, h, gates, from, n, work, out);
+            mem_free(work);
+        }
+    } else {
+        memcpy(out, kind == VECTOR_VALUE ? v.v : from, (size_t)(n * e) * sizeof *out);
+    }
+    mem_free(v.q);
+    return s;
+}
+
 /* Rows of head h behind those of earlier heads. */
 static Status vectors_of_lact(Device *d, const FastLayer *l, VectorKind kind, double **out,
                               int64_t *count, int64_t *width) {
     const LactLayer *m = l->lact;
+    const bool features = kind == VECTOR_READ_FEATURE || kind == VECTOR_WRITE_FEATURE;
+    double *w[3] = {NULL};
     LactInput x;
     TRY(lact_input(d, l, &x));
-    const int64_t e = m->width / m->heads, reading = x.in.tokens - x.in.first_read;
-    const int64_t each = kind == VECTOR_KEY || kind == VECTOR_VALUE ? x.in.writing : reading;
-    Status s = mem_alloc((void **)out, each * m->width, sizeof **out, "vectors");
+    const int64_t n = is_of_writers(kind) ? x.in.writing : x.in.tokens - x.in.first_read;
+    *width = m->width / m->heads * (features ? m->inter_multi : 1);
+    *count = n * m->heads;
+    Status s = mem_alloc((void **)out, *count * *width, sizeof **out, "vectors");
+    if (s == STATUS_OK && kind == VECTOR_READ_FEATURE) s = written_weights(d, l, w);
+    const double *const written[3] = {w[0] ? w[0] : x.in.w[0], w[1], w[2] ? w[2] : x.in.w[2]};
     if (s == STATUS_OK && kind == VECTOR_OUTPUT)
-        memcpy(*out, x.in.out, (size_t)(each * m->width) * sizeof **out);
-    for (int64_t h = 0; s == STATUS_OK && kind != VECTOR_OUTPUT && h < m->heads; h++) {
-        LactVectors v;
-        s = lact_vectors(&x.in, h, &v);
-        if (s != STATUS_OK) break;
-        const double *from = kind == VECTOR_QUERY ? v.q : kind == VECTOR_KEY ? v.k : v.v;
-        memcpy(*out + h * each * e, from, (size_t)(each * e) * sizeof **out);
-        mem_free(v.q);
-    }
+        memcpy(*out, x.in.out, (size_t)(*count * *width) * sizeof **out);
+    for (int64_t h = 0; s == STATUS_OK && kind != VECTOR_OUTPUT && h < m->heads; h++)
+        s = vectors_of_head(&x.in, h, kind, written, n, *out + h * n * *width);
+    for (int j = 0; j < 3; j++) mem_free(w[j]);
     lact_input_free(&x);
-    *count = each * m->heads;
-    *width = e;
     return s;
 }
 

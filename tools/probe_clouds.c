@@ -18,11 +18,21 @@ typedef struct Pair {
     const char *name;
     int a, b;
 } Pair;
-enum { HALVES = -1, KINDS = 4, PAIRS = 3 };
+enum { HALVES = -1, KINDS = 6, PAIRS = 4 };
 static const Pair pairs[PAIRS] = {{"q_k", VECTOR_QUERY, VECTOR_KEY},
                                   {"v_o", VECTOR_VALUE, VECTOR_OUTPUT},
-                                  {"k_k", VECTOR_KEY, HALVES}};
-static const char *const kind_names[KINDS] = {"queries", "keys", "values", "outputs"};
+                                  {"k_k", VECTOR_KEY, HALVES},
+                                  {"qhat_khat", VECTOR_READ_FEATURE, VECTOR_WRITE_FEATURE}};
+static const char *const kind_names[KINDS] = {
+    "queries", "keys", "values", "outputs", "features of queries", "features of keys"};
+
+/* Those that the model's layers have; features are the last. */
+static int pairs_of(const Probe *p) {
+    return fast_layer_has_features(&p->layers[0]) ? PAIRS : PAIRS - 1;
+}
+static int kinds_of(const Probe *p) {
+    return fast_layer_has_features(&p->layers[0]) ? KINDS : KINDS - 2;
+}
 
 typedef struct Cloud {
     double *x; /* [n, d] */
@@ -60,7 +70,7 @@ static Status gather_all(Probe *p, LayerClouds *layers) {
         TRY(p->subject->trace(p, i));
         for (int64_t l = 0; l < p->depth; l++) {
             double cosine;
-            for (int kind = 0; kind < KINDS; kind++)
+            for (int kind = 0; kind < kinds_of(p); kind++)
                 TRY(gather(p, l, (VectorKind)kind, &layers[l].kinds[kind]));
             TRY(fast_layer_cosine(p->device, &p->layers[l], &cosine));
             layers[l].cosine += cosine / (double)p->kept;
@@ -151,7 +161,7 @@ static Status tsne_all(const Probe *p, FileWriter *w, const LayerClouds *layers)
     const char *head = "layer,pair,kind,x,y\n";
     TRY(file_writer_write(w, head, strlen(head)));
     for (int64_t l = 0; l < p->depth; l++) {
-        for (int i = 0; i < PAIRS; i++) {
+        for (int i = 0; i < pairs_of(p); i++) {
             if (pairs[i].b == HALVES) continue;
             const Cloud *kinds = layers[l].kinds;
             TRY(tsne_of_pair(p, w, l, &pairs[i], &kinds[pairs[i].a], &kinds[pairs[i].b]));
@@ -164,7 +174,7 @@ static Status tsne_all(const Probe *p, FileWriter *w, const LayerClouds *layers)
 /* ---- tables ---- */
 
 static Status compare_layer(const Probe *p, const LayerClouds *c, CloudRow rows[PAIRS]) {
-    for (int i = 0; i < PAIRS; i++) {
+    for (int i = 0; i < pairs_of(p); i++) {
         Cloud a = c->kinds[pairs[i].a], b = {0};
         if (pairs[i].b == HALVES) {
             shuffle(&a, (uint64_t)p->options->seed);
@@ -195,10 +205,11 @@ static Status write_rows(const Probe *p, FileWriter *w, const CloudRow *rows) {
     TRY(file_writer_write(w, head, strlen(head)));
     for (int64_t i = 0; i < p->depth * PAIRS; i++) {
         const CloudRow *r = &rows[i];
+        if (i % PAIRS >= pairs_of(p)) continue;
         TRY(write_row(w, i / PAIRS, pairs[i % PAIRS].name, r));
         if (!common.json)
             out_printf(
-                "layer %2lld %s  frechet %10.4g  mmd2 %9.3g (p %.3g)  energy %9.3g (p %.3g)  "
+                "layer %2lld %-9s frechet %10.4g  mmd2 %9.3g (p %.3g)  energy %9.3g (p %.3g)  "
                 "cosine %7.4f  auc %.4f\n",
                 (long long)(i / PAIRS), pairs[i % PAIRS].name, r->d.frechet, r->d.mmd2, r->p[0],
                 r->d.energy, r->p[1], r->d.mean_cos, r->d.auc);
@@ -237,17 +248,17 @@ static Status plot_number(const Probe *p, const CloudRow *rows, const char *leaf
     PlotSeries series[PAIRS];
     for (int64_t i = 0; i < p->depth; i++) {
         values[i] = (double)i;
-        for (int j = 0; j < PAIRS; j++)
+        for (int j = 0; j < pairs_of(p); j++)
             values[(1 + j) * p->depth + i] = number(&rows[i * PAIRS + j]);
     }
-    for (int j = 0; j < PAIRS; j++)
+    for (int j = 0; j < pairs_of(p); j++)
         series[j] = (PlotSeries){.name = pairs[j].name,
                                  .x = values,
                                  .y = values + (1 + j) * p->depth,
                                  .count = p->depth};
     Status s = probe_path(p, leaf, &path);
     if (s == STATUS_OK) {
-        s = plot_write(path, title, "layer", series, PAIRS, false);
+        s = plot_write(path, title, "layer", series, pairs_of(p), false);
         mem_free(path);
     }
     mem_free(values);

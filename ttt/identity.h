@@ -94,6 +94,11 @@ typedef struct LactVectors {
     int64_t reading, writing, width;
 } LactVectors;
 Status lact_vectors(const IdentityLact *in, int64_t h, LactVectors *out);
+/* phi(x) = silu(x W0) * (x W2) of n vectors x [n, width/heads] with head h of w (in->w or what was
+ * written), into out [n, width/heads * inter_multi]; work of the same size. Not of linear variants.
+ */
+void lact_features(const IdentityLact *in, int64_t h, const double *const w[3], const double *x,
+                   int64_t n, double *work, double *out);
 
 /* One head of a graph learner (ttt/graph.h), without decay and position factors. */
 typedef struct IdentityGraph {

@@ -126,19 +126,21 @@ Status lact_vectors(const IdentityLact *in, int64_t h, LactVectors *out) {
 
 /* ---- the inner loop ---- */
 
+void lact_features(const IdentityLact *in, int64_t h, const double *const w[3], const double *x,
+                   int64_t n, double *work, double *out) {
+    const int64_t e = in->width / in->heads, hidden = e * in->inter_multi, at = h * e * hidden;
+    dense_product(out, x, false, w[0] + at, false, n, hidden, e, 1);
+    dense_product(work, x, false, w[2] + at, false, n, hidden, e, 1);
+    for (int64_t i = 0; i < n * hidden; i++) out[i] = dense_silu(out[i]) * work[i];
+}
+
 /* f(k) of head h with the weights w, into y; a and b are work [writing, hidden]. */
 static void evaluate(const IdentityLact *in, int64_t h, const double *const w[3], const double *k,
                      double *a, double *b, double *y) {
     const int64_t e = in->width / in->heads, n = in->writing;
     const int64_t hidden = in->variant.linear ? e : e * in->inter_multi, at = h * e * hidden;
-    if (in->variant.linear) {
-        dense_product(y, k, false, w[1] + at, false, n, e, e, 1);
-        return;
-    }
-    dense_product(a, k, false, w[0] + at, false, n, hidden, e, 1);
-    dense_product(b, k, false, w[2] + at, false, n, hidden, e, 1);
-    for (int64_t i = 0; i < n * hidden; i++) a[i] = dense_silu(a[i]) * b[i];
-    dense_product(y, a, false, w[1] + at, false, n, e, hidden, 1);
+    if (!in->variant.linear) lact_features(in, h, w, k, n, b, a);
+    dense_product(y, in->variant.linear ? k : a, false, w[1] + at, false, n, e, hidden, 1);
 }
 
 static double moved_share(const IdentityLact *in, const double *const written[3]) {

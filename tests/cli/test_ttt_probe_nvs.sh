@@ -42,8 +42,9 @@ fi
 for picture in swap_psnr swap_psnr_difference; do [ -s swap/$picture.png ] || fail "no $picture.png"; done
 run 0 ttt probe qk --tsne --vectors 32 --shuffles 19 model "${probe[@]}" -o qk
 says 'layer  1 q_k'
-equal 'rows of qk.csv' "$(wc -l <qk/qk.csv)" 7
-for picture in qk_auc qk_energy tsne_q_k_layer0 tsne_v_o_layer1; do [ -s qk/$picture.png ] || fail "no $picture.png"; done
+says 'layer  1 qhat_khat'
+equal 'rows of qk.csv' "$(wc -l <qk/qk.csv)" 9
+for picture in qk_auc qk_energy tsne_q_k_layer0 tsne_v_o_layer1 tsne_qhat_khat_layer0; do [ -s qk/$picture.png ] || fail "no $picture.png"; done
 equal 'the checkpoint' "$(cksum model/best.safetensors)" "$before"
 
 # the run folder knows its scenes; the shipped weights on the free pair, whose views are the inputs
