@@ -46,6 +46,9 @@ static void set_letters(const Bench *b, int64_t *size) {
     size['E'] = b->device->kind == DEVICE_CPU ? m->width : 768;
     const int64_t scenes = b->options->batch < 32 ? b->options->batch : 32;
     size['Z'] = 3 * scenes;
+    /* matrices of half the width: one of three for each of 16 chunks of 4 heads */
+    size['J'] = size['E'] / 2;
+    size['X'] = 64;
     /* LaCT-NVS: scenes, their writing tokens, all of those, all tokens, two widths */
     size['S'] = scenes;
     size['w'] = 512;

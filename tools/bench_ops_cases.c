@@ -7,6 +7,7 @@
  *   S = I*I pixels  V = 12 patch^2  @ = 16
  *   R = B*N rows  p = 3 patch^2  F all parameters  digits: themselves
  *   E width of LaCT-NVS (768)  Z its fast weights of a batch of at most 32 scenes
+ *   J = E/2  X = 64: weights of 16 chunks of 4 heads
  * dtypes: a activations, f F32, u U8, i I64, n I32, s BF16 shadow (left out in F32 runs).
  * Bytes count every tensor once; a kernel that reads a part only corrects that.
  */
@@ -449,6 +450,9 @@ const OpCase op_cases[] = {
      run_vittt_dwc_backward},
     {"newton_schulz", "three fast weights", "f:3EE f:3 a:3EE", run_newton_schulz},
     {"newton_schulz", "fast weights of a batch", "f:ZEE f:Z a:ZEE", run_newton_schulz},
+    {"newton_schulz", "weights of 16 chunks", "f:XJJ f:X a:XJJ", run_newton_schulz},
+    {"newton_schulz_backward", "weights of 16 chunks", "a:XJJ f:XJJ a:XJJ f:X",
+     run_newton_schulz_backward},
     {"newton_schulz_backward", "fast weights of a batch", "a:ZEE f:ZEE a:ZEE f:Z",
      run_newton_schulz_backward},
     {"silu_heads", "queries", "a:11TE a:1TE", run_silu_heads},

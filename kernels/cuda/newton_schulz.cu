@@ -192,16 +192,16 @@ Status polynomial_add(const Iteration *it, void *y, const float *p, const void *
 }
 
 /* dg (+)= rate dx - rate^2 dot/norm g; nothing comes of a matrix that vanished. */
-template <typename TD, typename TG, int V>
+template <typename TD, typename TX, typename TG, int V>
 __global__ void __launch_bounds__(THREADS)
-    slope_kernel(TD *dg, bool add, const float *dx, const TG *g, const float *norms,
-                 const float *dots, int64_t count) {
+    slope_kernel(TD *dg, bool add, const TX *dx, const TG *g, const float *norms, const float *dots,
+                 int64_t count) {
     const float norm = norms[blockIdx.y], rate = norm < VANISHED ? 0.0f : 1.0f / (norm + OFFSET);
     const float back = rate > 0 ? rate * rate * dots[blockIdx.y] / norm : 0.0f;
     const int64_t base = blockIdx.y * count, step = (int64_t)gridDim.x * THREADS * V;
     for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V; i < count; i += step) {
         float v[V], x[V];
-        pack_load<float, V>(v, dx + base + i);
+        pack_load<TX, V>(v, dx + base + i);
         pack_load<TG, V>(x, g + base + i);
 #pragma unroll
         for (int j = 0; j < V; j++) v[j] = rate * v[j] - back * x[j];
@@ -209,26 +209,36 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-static Status norm_backward(const Round *m, Grad dg, const float *dx, Tensor g,
-                            const float *norms) {
+template <typename TD, typename TX, typename TG>
+static Status slope(const Round *m, Grad dg, const TX *dx, const TG *g, const float *norms,
+                    const float *dots) {
     const int64_t count = elements(m);
-    const int V = width_of(count, dx, g.data, dg.t.data);
+    const int V = width_of(count, dx, g, dg.t.data);
     const dim3 grid = flat_grid(count, V, m->n);
+    TD *to = (TD *)dg.t.data;
+    if (V == 4)
+        slope_kernel<TD, TX, TG, 4>
+            <<<grid, THREADS, 0, stream_of(m->d)>>>(to, dg.add, dx, g, norms, dots, count);
+    else
+        slope_kernel<TD, TX, TG, 1>
+            <<<grid, THREADS, 0, stream_of(m->d)>>>(to, dg.add, dx, g, norms, dots, count);
+    return launched("newton_schulz_backward");
+}
+
+/* dx: F32, or BF16 as dg. */
+static Status norm_backward(const Round *m, Grad dg, Tensor dx, Tensor g, const float *norms) {
     float *dots;
     TRY(scratch_take(m->d, sizeof(float) * m->n, (void **)&dots));
-    TRY(inner_products(m, dots, g, tensor_of((void *)dx, DTYPE_F32, 3, g.shape), NULL, false));
-    WITH_ACT(
-        "newton_schulz_backward", dg.t.dtype, TD, WITH_ACT("newton_schulz_backward", g.dtype, TG, {
-            TD *to = (TD *)dg.t.data;
-            const TG *from = (const TG *)g.data;
-            if (V == 4)
-                slope_kernel<TD, TG, 4><<<grid, THREADS, 0, stream_of(m->d)>>>(to, dg.add, dx, from,
-                                                                               norms, dots, count);
-            else
-                slope_kernel<TD, TG, 1><<<grid, THREADS, 0, stream_of(m->d)>>>(to, dg.add, dx, from,
-                                                                               norms, dots, count);
-        }));
-    return launched("newton_schulz_backward");
+    TRY(inner_products(m, dots, g, tensor_of(dx.data, dx.dtype, 3, g.shape), NULL, false));
+    WITH_ACT("newton_schulz_backward", g.dtype, TG, {
+        const TG *from = (const TG *)g.data;
+        if (dx.dtype == DTYPE_BF16)
+            return slope<bf16, bf16, TG>(m, dg, (const bf16 *)dx.data, from, norms, dots);
+        WITH_ACT("newton_schulz_backward", dg.t.dtype, TD, {
+            return slope<TD, float, TG>(m, dg, (const float *)dx.data, from, norms, dots);
+        });
+    });
+    return STATUS_OK;
 }
 
 /* ---- the slots ------------------------------------------------------------------------------ */
@@ -331,10 +341,12 @@ static Status backward_round(const Round *m, Grad dg, Tensor du, Tensor g, float
     Iteration it = iteration_of(m, s);
     const bool tall = m->rows > m->columns;
     Tensor x, dx = du, dx0, turned;
-    TRY(take(m->d, DTYPE_F32, m->n, it.r, it.c, &dx0));
+    const bool narrow = s->steps > 0 && chain_fits(&it) && dg.t.dtype == DTYPE_BF16;
+    const DType type = narrow ? DTYPE_BF16 : DTYPE_F32; /* of the gradient before the norm's */
+    TRY(take(m->d, type, m->n, it.r, it.c, &dx0));
     if (s->steps == 0) {
         TRY(place(m->d, dx0, du, NULL, false));
-        return norm_backward(m, dg, (float *)dx0.data, g, norms);
+        return norm_backward(m, dg, dx0, g, norms);
     }
     TRY(start(m, &it, g, norms, true, &x));
     if (!it.rates || tall || du.dtype != DTYPE_BF16 || !is_aligned(du.data, 16)) {
@@ -342,20 +354,20 @@ static Status backward_round(const Round *m, Grad dg, Tensor du, Tensor g, float
         TRY(place(m->d, dx, du, NULL, tall));
     }
     if (it.rates)
-        TRY(iterate_chain_backward(&it, (float *)dx0.data, dx.data, x.data));
+        TRY(iterate_chain_backward(&it, dx0.data, type, dx.data, x.data));
     else
         TRY(iterate_blas_backward(&it, (float *)dx0.data, (float *)dx.data, (float *)x.data));
-    if (!tall) return norm_backward(m, dg, (float *)dx0.data, g, norms);
-    TRY(take(m->d, DTYPE_F32, m->n, it.c, it.r, &turned));
+    if (!tall) return norm_backward(m, dg, dx0, g, norms);
+    TRY(take(m->d, type, m->n, it.c, it.r, &turned));
     TRY(place(m->d, turned, dx0, NULL, true));
-    return norm_backward(m, dg, (float *)turned.data, g, norms);
+    return norm_backward(m, dg, turned, g, norms);
 }
 
 extern "C" Status newton_schulz_backward_cuda(Device *d, Grad dg, Tensor du, Tensor g, Tensor norms,
                                               NewtonSchulz s) {
     if (tensor_is_none(dg.t)) return STATUS_OK;
-    /* BF16: X, A and B' of each step, half a word each, and what both ways need besides */
-    const int64_t size = round_size(g, s.bf16 ? 7 + 3 * s.steps / 2 : 10 + s.steps);
+    /* BF16: two X, T, A, B and one H, Q, half a word each, and what both ways need besides */
+    const int64_t size = round_size(g, s.bf16 ? 11 : 10 + s.steps);
     Status status = STATUS_OK;
     for (int64_t i = 0; i < g.shape[0] && status == STATUS_OK; i += size) {
         const Round m = {d, smaller(size, g.shape[0] - i), g.shape[1], g.shape[2]};

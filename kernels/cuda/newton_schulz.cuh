@@ -25,9 +25,10 @@ Status iterate_blas(const Iteration *it, float *u, float *x);
 Status iterate_blas_backward(const Iteration *it, float *dx0, float *dx, float *x);
 
 /* With one kernel of our own (Hopper, BF16): the same two, and whether it suits. x and dx (BF16)
- * are kept and may be the caller's own tensors; u is F32 or BF16. */
+ * are kept and may be the caller's own tensors; u and dx0 are F32 or BF16. */
 bool chain_fits(const Iteration *it);
 Status iterate_chain(const Iteration *it, void *u, DType type, const void *x);
-Status iterate_chain_backward(const Iteration *it, float *dx0, const void *dx, const void *x);
+Status iterate_chain_backward(const Iteration *it, void *dx0, DType type, const void *dx,
+                              const void *x);
 
 #endif

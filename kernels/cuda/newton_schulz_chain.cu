@@ -1,7 +1,7 @@
 /* The kernel of newton_schulz_chain.cuh, and its launch. */
+#include "kernels/cuda/newton_schulz_order.cuh"
 #include "kernels/cuda/newton_schulz_tile.cuh"
 
-#define CLUSTER     2
 #define STAGES      5
 #define STAGE_BYTES (4 * TILE_BYTES)
 #define THREADS     384
@@ -39,45 +39,6 @@ static __device__ __forceinline__ int stages_of(const Phase &p) {
     return p.terms * (p.depth / DEPTH);
 }
 
-/* ---- order between tiles -------------------------------------------------------------------- */
-
-/* Whether the tile's operands are there, which the copy engine may read then. */
-static __device__ __forceinline__ bool is_ready(const Chain &c, const Spot &s) {
-    if (s.phase == 0) return true;
-    const int *done = c.done + (s.phase - 1) * c.n + s.matrix;
-    int count;
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(done) : "memory");
-    if (count < c.phase[s.phase - 1].tiles) return false;
-    asm volatile("fence.proxy.async;" ::: "memory");
-    return true;
-}
-
-/* After the copy engine has written all of this thread's boxes. */
-static __device__ __forceinline__ void done_add(int *done) {
-    asm volatile("fence.proxy.async;" ::: "memory");
-    asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(done) : "memory");
-}
-
-/* ---- copies --------------------------------------------------------------------------------- */
-
-static __device__ __forceinline__ void box_store(const CUtensorMap *map, int x, int y,
-                                                 Shared from) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
-        "r"(x), "r"(y), "r"(from)
-        : "memory");
-}
-static __device__ __forceinline__ void boxes_commit(void) {
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-/* Shared memory may be written again. */
-static __device__ __forceinline__ void boxes_wait_read(void) {
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-static __device__ __forceinline__ void boxes_wait(void) {
-    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-}
-
 /* Addresses of shared memory. Barriers of a stage: full, empty. Of each maker: `turn`, the other
  * one has waited for all its stages; `loaded`, the staging tile holds s; `staged`, it holds a
  * result; `taken`, that result has been read. */
@@ -95,11 +56,12 @@ template <int HALVES> static __device__ void copier_run(const Ring &r, const Cha
     for (; set < c.sets; set += step, s = next) {
         const Phase &p = c.phase[s.phase];
         const int y = s.matrix * c.r, per_term = p.depth / DEPTH, stages = stages_of(p);
-        while (!ready) ready = is_ready(c, s);
+        while (!ready) ready = is_ready(c, s.phase, s.matrix);
         ready = false;
         for (int i = 0; i < stages; i++, slot++) {
             if (i == stages / 2 && set + step < c.sets) next = spot_of<HALVES>(c, set + step, rank);
-            if (i == stages - 1 && set + step < c.sets) ready = is_ready(c, next);
+            if (i == stages - 1 && set + step < c.sets)
+                ready = is_ready(c, next.phase, next.matrix);
             const int stage = slot % STAGES, term = i >= per_term;
             const int k = (i - term * per_term) * DEPTH;
             const CUtensorMap *a = &c.map[p.a[term]], *b = &c.map[p.b[term]];
@@ -168,7 +130,7 @@ static __device__ void writer_run(const Ring &r, const Chain &c, int rank, int w
         const int y = s.matrix * c.r;
         if (!s.real) continue;
         if (p.s != NOBODY) {
-            while (!is_ready(c, s)) continue;
+            while (!is_ready(c, s.phase, s.matrix)) continue;
             barrier_expect(loaded, 2 * HALVES * TILE_BYTES);
             for (int i = 0; i < 2 * HALVES; i++)
                 box_fetch(staging + i * TILE_BYTES, &c.map[p.s], s.column + i % 2 * BOX,
@@ -302,31 +264,33 @@ __global__ void __launch_bounds__(THREADS, 1) chain_kernel(const __grid_constant
 
 /* ---- host ----------------------------------------------------------------------------------- */
 
-template <int HALVES> static Status launch(Device *d, const Chain *c) {
+Status chain_start(Device *d, const Chain *c, const void *kernel, int threads, int shared) {
     cudaLaunchAttribute attribute = {};
     cudaLaunchConfig_t config = {};
     int most = 0;
+    void *parameters[] = {(void *)c};
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim.x = CLUSTER;
     attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-    config.blockDim = dim3(THREADS);
+    config.blockDim = dim3((unsigned)threads);
     config.gridDim = dim3((unsigned)(backend_of(d)->sm_count / CLUSTER * CLUSTER));
-    config.dynamicSmemBytes = SHARED;
+    config.dynamicSmemBytes = (size_t)shared;
     config.stream = stream_of(d);
     config.attrs = &attribute;
     config.numAttrs = 1;
-    CUDA_TRY(cudaFuncSetAttribute(chain_kernel<HALVES>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  SHARED),
+    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
              "newton_schulz");
-    CUDA_TRY(cudaOccupancyMaxActiveClusters(&most, chain_kernel<HALVES>, &config), "newton_schulz");
+    CUDA_TRY(cudaOccupancyMaxActiveClusters(&most, kernel, &config), "newton_schulz");
     if (most > backend_of(d)->sm_count / CLUSTER) most = backend_of(d)->sm_count / CLUSTER;
     if (most < 1) return status_set(STATUS_DEVICE, "newton_schulz: no room for a cluster");
     if (most > c->sets) most = c->sets;
     config.gridDim = dim3((unsigned)(most * CLUSTER));
-    CUDA_TRY(cudaLaunchKernelEx(&config, chain_kernel<HALVES>, *c), "newton_schulz");
+    CUDA_TRY(cudaLaunchKernelExC(&config, kernel, parameters), "newton_schulz");
     return STATUS_OK;
 }
 
 Status chain_launch(Device *d, const Chain *c, int halves) {
-    return halves == 2 ? launch<2>(d, c) : launch<1>(d, c);
+    const void *kernel =
+        halves == 2 ? (const void *)chain_kernel<2> : (const void *)chain_kernel<1>;
+    return chain_start(d, c, kernel, THREADS, SHARED);
 }

@@ -21,10 +21,12 @@
 
 #include "kernels/cuda/newton_schulz.cuh"
 
-#define TILE 128
-#define BOX  64 /* rows and columns of what the copy engine moves at a time */
+#define CLUSTER 2
+#define TILE    128
+#define QUAD    256
+#define BOX     64 /* rows and columns of what the copy engine moves at a time */
 
-#define MAPS   (3 * NEWTON_SCHULZ_MOST + 5)
+#define MAPS   13
 #define PHASES (6 * NEWTON_SCHULZ_MOST)
 #define COVERS 136 /* sets of a symmetric result of at most 2048 rows */
 #define NOBODY 255 /* in a cover */
@@ -32,7 +34,8 @@
 /* a, b, out: numbers of matrices' maps. */
 typedef struct Phase {
     uint8_t a[2], b[2];
-    uint8_t out, s; /* NOBODY: no such matrix */
+    uint8_t out, s;  /* NOBODY: no such matrix */
+    uint8_t wait[2]; /* phases that have to be finished with the matrix; NOBODY: none */
     uint8_t terms;
     bool turned;         /* b lies as [k, n], not as [n, k] */
     bool symmetric;      /* tiles on and below the diagonal, each written twice */
@@ -52,11 +55,16 @@ typedef struct Chain {
     int group; /* matrices that go through all phases together */
     int sets_each, sets;
     int *done;                /* [phases][n]: finished tiles */
+    int *taken;               /* sets of the list that clusters have taken */
     const float *rates;       /* [n] */
     uint8_t cover[COVERS][4]; /* of symmetric results: row of each block, column, in tiles */
 } Chain;
 
 /* Runs it with tiles of 64 or 128 rows, `halves` of 64, as phases and cover were made for. */
 Status chain_launch(Device *d, const Chain *c, int halves);
+/* Runs it by quads. */
+Status quad_launch(Device *d, const Chain *c);
+/* Starts one of the kernels with as many clusters as are resident at a time. */
+Status chain_start(Device *d, const Chain *c, const void *kernel, int threads, int shared);
 
 #endif

@@ -9,8 +9,9 @@ typedef CUresult (*EncodeTiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, 
                                 const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-/* A BF16 matrix [rows, columns] in boxes of 64 x 64. */
-static Status map_boxes(CUtensorMap *map, const void *p, int64_t rows, int64_t columns) {
+/* A BF16 matrix [rows, columns], `pitch` elements from row to row, in boxes of 64 x 64. */
+static Status map_boxes(CUtensorMap *map, const void *p, int64_t rows, int64_t columns,
+                        int64_t pitch) {
     static EncodeTiled encode; /* the driver's function: the same for all devices */
     if (!encode) {
         void *entry = NULL;
@@ -22,10 +23,10 @@ static Status map_boxes(CUtensorMap *map, const void *p, int64_t rows, int64_t c
         encode = (EncodeTiled)entry;
     }
     const cuuint64_t size[2] = {(cuuint64_t)columns, (cuuint64_t)rows};
-    const cuuint64_t pitch[1] = {(cuuint64_t)columns * sizeof(bf16)};
+    const cuuint64_t bytes[1] = {(cuuint64_t)pitch * sizeof(bf16)};
     const cuuint32_t box[2] = {BOX, BOX}, step[2] = {1, 1};
     const CUresult code =
-        encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)p, size, pitch, box, step,
+        encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)p, size, bytes, box, step,
                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (code != CUDA_SUCCESS)
@@ -38,23 +39,27 @@ typedef struct Plan {
     const Iteration *it;
     Chain *c;
     int maps, halves, covers, covered; /* covered: tiles of a symmetric result */
+    bool quads;                        /* newton_schulz_quad.cu */
     bool folded; /* aX is in the product, B having a I in it, instead of coming from F32 values */
 } Plan;
+
+static Status plan_map(Plan *plan, const void *p, int64_t columns, int64_t pitch, int *number) {
+    *number = plan->maps++;
+    return map_boxes(&plan->c->map[*number], p, plan->it->n * plan->it->r, columns, pitch);
+}
 
 /* The number of a map of n matrices [r, columns], at p or in scratch. */
 static Status plan_matrix(Plan *plan, const void *p, int64_t columns, int *number) {
     const Iteration *it = plan->it;
-    const int64_t rows = it->n * it->r;
-    if (!p) TRY(scratch_take(it->d, sizeof(bf16) * rows * columns, (void **)&p));
-    *number = plan->maps++;
-    return map_boxes(&plan->c->map[*number], p, rows, columns);
+    if (!p) TRY(scratch_take(it->d, sizeof(bf16) * it->n * it->r * columns, (void **)&p));
+    return plan_map(plan, p, columns, columns, number);
 }
 
 /* The next phase, with alpha 1 and one term; symmetric: of columns r. */
 static Phase *plan_phase(Plan *plan, int out, int a, int b, int64_t depth, bool symmetric) {
     Chain *c = plan->c;
     Phase *p = &c->phase[c->phases++];
-    const int down = (int)ceil_div(c->r, plan->halves * BOX);
+    const int down = (int)ceil_div(c->r, plan->halves * BOX), side = (int)ceil_div(c->r, QUAD);
     p->a[0] = (uint8_t)a, p->b[0] = (uint8_t)b, p->out = (uint8_t)out;
     p->terms = 1;
     p->s = NOBODY;
@@ -65,7 +70,13 @@ static Phase *plan_phase(Plan *plan, int out, int a, int b, int64_t depth, bool 
     p->across = (int)ceil_div(p->columns, TILE);
     p->tiles = symmetric ? plan->covered : down * p->across;
     p->sets = symmetric ? plan->covers : (int)ceil_div(down, 2) * p->across;
+    if (plan->quads) {
+        p->sets = symmetric ? side * (side + 1) / 2 : side * (int)ceil_div(p->columns, QUAD);
+        p->tiles = 2 * CLUSTER * p->sets; /* strips, real or not */
+    }
     p->alpha = 1.0f;
+    p->wait[0] = (uint8_t)(c->phases > 1 ? c->phases - 2 : NOBODY);
+    p->wait[1] = NOBODY;
     c->sets_each += p->sets;
     return p;
 }
@@ -73,6 +84,11 @@ static Phase *plan_phase(Plan *plan, int out, int a, int b, int64_t depth, bool 
 static void phase_second(Phase *p, int a, int b) {
     p->a[1] = (uint8_t)a, p->b[1] = (uint8_t)b;
     p->terms = 2;
+}
+
+/* Phases that it waits for, instead of the one before. */
+static void phase_wait(Phase *p, int first, int second) {
+    p->wait[0] = (uint8_t)first, p->wait[1] = (uint8_t)second;
 }
 
 static void phase_add(Phase *p, int s, float beta) {
@@ -85,14 +101,19 @@ static int power_of(const Plan *plan, int k, int power) {
     return k == 0 && plan->it->rates ? power : 0;
 }
 
-/* A = XX', B = bA + cAA of step k. */
-static void plan_polynomial(Plan *plan, int a, int b, int x, int k) {
+/* B = bA + cAA of step k, plus a I. */
+static void plan_square(Plan *plan, int a, int b, int k) {
     const float *triple = plan->it->s->triple[k];
-    plan_phase(plan, a, x, x, plan->it->c, true)->power = power_of(plan, k, 2);
     Phase *p = plan_phase(plan, b, a, a, plan->it->r, true);
     p->alpha = triple[2];
     phase_add(p, a, triple[1]);
     if (plan->folded) p->gamma = triple[0];
+}
+
+/* A = XX' and B of step k. */
+static void plan_polynomial(Plan *plan, int a, int b, int x, int k) {
+    plan_phase(plan, a, x, x, plan->it->c, true)->power = power_of(plan, k, 2);
+    plan_square(plan, a, b, k);
 }
 
 /* X of step k + 1 in `to`, and in F32 in `wide`, where X of step k lies in F32 too. */
@@ -147,22 +168,27 @@ static void cover_halves(Plan *plan) {
         for (int i = 2 * j; i < side; i += 2) cover_put(plan, i, i + 1 < side ? i + 1 : NOBODY, j);
 }
 
-/* Sets of the first phase that a group has at least, which is 12 matrices of 768 x 768: enough that
- * few tiles wait, few enough that much of what a phase writes is still in the second-level cache
- * when the next one reads it (96 matrices, H200: 2.25, 1.99, 2.11, 2.15 ms with groups of 8, 12,
- * 24, 48). */
-#define GROUP_SETS 132
+/* A group has at least that many sets in its first phase, so that few wait for the phase before,
+ * and that many bytes of X: fewer matrices wait more, many more find less in the second-level cache
+ * (96 matrices of 768 x 768 by quads, H200: forward 2.78, 2.37, 1.92, 1.79, 1.80 ms, backward 6.46,
+ * 6.14, 5.52, 5.45, 5.43 with groups of 8, 12, 16, 24, 32). */
+#define GROUP_SETS  132
+#define GROUP_BYTES (32 << 20)
 
 static Status plan_run(Plan *plan) {
     Chain *c = plan->c;
     Device *d = plan->it->d;
-    const size_t bytes = sizeof(int) * (size_t)(c->phases * c->n);
-    c->group = (int)ceil_div(GROUP_SETS, c->phase[0].sets);
-    if (c->group > c->n) c->group = c->n;
+    const size_t bytes = sizeof(int) * (size_t)(c->phases * c->n + 1);
+    const int64_t bytes_each = plan->it->r * plan->it->c * (int64_t)sizeof(bf16);
+    const int by_sets = (int)ceil_div(GROUP_SETS, c->phase[0].sets);
+    const int by_bytes = (int)(GROUP_BYTES / bytes_each), most = max(by_sets, by_bytes);
+    const int groups = c->n > most ? (c->n + most / 2) / most : 1; /* of one size */
+    c->group = (int)ceil_div(c->n, groups);
     c->sets = c->n * c->sets_each;
     TRY(scratch_take(d, bytes, (void **)&c->done));
+    c->taken = c->done + c->phases * c->n;
     CUDA_TRY(cudaMemsetAsync(c->done, 0, bytes, stream_of(d)), "newton_schulz");
-    return chain_launch(d, c, plan->halves);
+    return plan->quads ? quad_launch(d, c) : chain_launch(d, c, plan->halves);
 }
 
 bool chain_fits(const Iteration *it) {
@@ -179,6 +205,7 @@ static void plan_init(Plan *plan, Chain *c, const Iteration *it) {
     plan->it = it;
     plan->c = c;
     plan->halves = sets <= backend_of(it->d)->sm_count / 2 ? 1 : 2;
+    plan->quads = plan->halves == 2 && it->r >= QUAD;
     plan->folded = !it->carry;
     c->n = (int)it->n, c->r = (int)it->r;
     c->rates = it->rates;
@@ -188,12 +215,21 @@ static void plan_init(Plan *plan, Chain *c, const Iteration *it) {
         cover_pairs(plan);
 }
 
+/* The last phase's result goes to u, F32 or BF16. */
+static Status plan_end(Plan *plan, void *u, DType type) {
+    Phase *p = &plan->c->phase[plan->c->phases - 1];
+    int last = NOBODY;
+    if (type != DTYPE_F32) TRY(plan_matrix(plan, u, plan->it->c, &last));
+    p->out = (uint8_t)last;
+    p->wide = type == DTYPE_F32 ? (float *)u : NULL;
+    return STATUS_OK;
+}
+
 Status iterate_chain(const Iteration *it, void *u, DType type, const void *x) {
     Chain c;
     Plan plan;
-    Phase *end = NULL;
     float *wide;
-    int from, spare[2], a, b, last;
+    int from, spare[2], a, b;
     plan_init(&plan, &c, it);
     TRY(plan_matrix(&plan, x, it->c, &from));
     for (int i = 0; i < 2; i++) TRY(plan_matrix(&plan, NULL, it->c, &spare[i]));
@@ -202,79 +238,99 @@ Status iterate_chain(const Iteration *it, void *u, DType type, const void *x) {
     TRY(plan_wide(&plan, &wide));
     for (int k = 0; k < it->s->steps; k++) {
         plan_polynomial(&plan, a, b, from, k);
-        end = plan_step(&plan, spare[k % 2], b, from, k, wide);
+        plan_step(&plan, spare[k % 2], b, from, k, wide);
         from = spare[k % 2];
     }
-    if (type == DTYPE_F32) {
-        end->out = NOBODY;
-        end->wide = (float *)u;
-    } else {
-        TRY(plan_matrix(&plan, u, it->c, &last));
-        end->out = (uint8_t)last;
-        end->wide = NULL;
-    }
+    TRY(plan_end(&plan, u, type));
     return plan_run(&plan);
 }
 
-/* Numbers of the maps of a backward. */
+/* Numbers of the maps of a backward, by step modulo 2 where two take turns. X and T after a step
+ * lie where its A and H were. */
 typedef struct Kept {
-    int x[NEWTON_SCHULZ_MOST], a[NEWTON_SCHULZ_MOST], b[NEWTON_SCHULZ_MOST], h, q;
-    int d[3]; /* the gradient at the end, and two that take turns */
+    int x[2], t[2], a[2], h[2], b, q;
 } Kept;
 
-static Status keep(Plan *plan, Kept *m, const void *dx, const void *x) {
-    const int64_t r = plan->it->r, c = plan->it->c;
-    for (int k = 0; k < plan->it->s->steps; k++) {
-        TRY(plan_matrix(plan, k == 0 ? x : NULL, c, &m->x[k]));
-        TRY(plan_matrix(plan, NULL, r, &m->a[k]));
-        TRY(plan_matrix(plan, NULL, r, &m->b[k]));
+static Status keep(Plan *plan, Kept *m) {
+    const Iteration *it = plan->it;
+    for (int k = 0; k < 4; k++) {
+        void *room;
+        TRY(scratch_take(it->d, sizeof(bf16) * it->n * it->r * it->c, &room));
+        TRY(plan_map(plan, room, it->c, it->c, k < 2 ? &m->x[k] : &m->t[k - 2]));
+        TRY(plan_map(plan, room, it->r, it->c, k < 2 ? &m->a[k] : &m->h[k - 2]));
     }
-    TRY(plan_matrix(plan, NULL, r, &m->h));
-    TRY(plan_matrix(plan, NULL, r, &m->q));
-    TRY(plan_matrix(plan, dx, c, &m->d[0]));
-    TRY(plan_matrix(plan, NULL, c, &m->d[1]));
-    return plan_matrix(plan, NULL, c, &m->d[2]);
+    TRY(plan_matrix(plan, NULL, it->r, &m->b));
+    return plan_matrix(plan, NULL, it->r, &m->q);
 }
 
-/* dX before step k in `to` from dX after it in `d`. */
-static Phase *plan_step_back(Plan *plan, const Kept *m, int k, int d, int to) {
-    const int x = m->x[k];
-    const float *triple = plan->it->s->triple[k];
-    Phase *p = plan_phase(plan, m->h, d, x, plan->it->c, true);
-    phase_second(p, x, d);
+/* Numbers of a step's phases. */
+typedef struct Order {
+    int a, h, b, q, x, t;
+} Order;
+
+/* H = TX' + XT' and Q = bH + c(HA + AH) of step k, T and X being x and t. */
+static void plan_slope_h(Plan *plan, const Kept *m, int k, int x, int t) {
+    Phase *p = plan_phase(plan, m->h[k % 2], t, x, plan->it->c, true);
+    phase_second(p, x, t);
     p->power = power_of(plan, k, 1);
-    p = plan_phase(plan, m->q, m->h, m->a[k], plan->it->r, true);
-    phase_second(p, m->a[k], m->h);
-    p->alpha = triple[2];
-    phase_add(p, m->h, triple[1]);
-    p->power = power_of(plan, k, 1); /* Q is multiplied by X alone */
-    p = plan_phase(plan, to, m->b[k], d, plan->it->r, false);
-    phase_second(p, m->q, x);
-    if (!plan->folded) phase_add(p, d, triple[0]);
-    return p;
 }
 
-Status iterate_chain_backward(const Iteration *it, float *dx0, const void *dx, const void *x) {
+static void plan_slope_q(Plan *plan, const Kept *m, int k) {
+    const float *triple = plan->it->s->triple[k];
+    Phase *p = plan_phase(plan, m->q, m->h[k % 2], m->a[k % 2], plan->it->r, true);
+    phase_second(p, m->a[k % 2], m->h[k % 2]);
+    p->alpha = triple[2];
+    phase_add(p, m->h[k % 2], triple[1]);
+    p->power = power_of(plan, k, 1); /* Q is multiplied by X alone */
+}
+
+/* Step k of X and of the slope T along it. What a phase does not wait for itself, those before it
+ * have waited for; that goes for matrices that are overwritten, too. The last X is of no use. */
+static void plan_step_both(Plan *plan, const Kept *m, int k, int x, int t, float *wide, Order *o) {
+    Chain *c = plan->c;
+    const Order old = *o;
+    const bool last = k + 1 == plan->it->s->steps;
+    const int a = m->a[k % 2], b = m->b;
+    *o = (Order){c->phases,     c->phases + 1, c->phases + 2,
+                 c->phases + 3, c->phases + 4, c->phases + (last ? 4 : 5)};
+    plan_phase(plan, a, x, x, plan->it->c, true)->power = power_of(plan, k, 2);
+    phase_wait(&c->phase[o->a], old.x, old.t);
+    plan_slope_h(plan, m, k, x, t);
+    phase_wait(&c->phase[o->h], old.x, old.t);
+    plan_square(plan, a, b, k);
+    phase_wait(&c->phase[o->b], o->a, NOBODY);
+    plan_slope_q(plan, m, k);
+    phase_wait(&c->phase[o->q], o->a, o->h);
+    if (!last) {
+        Phase *p = plan_step(plan, m->x[k % 2], b, x, k, wide);
+        phase_wait(p, o->b, o->q);
+        if (k + 2 == plan->it->s->steps) p->wide = NULL; /* no further step */
+    }
+    Phase *p = plan_phase(plan, m->t[k % 2], b, t, plan->it->r, false);
+    phase_second(p, m->q, x);
+    phase_wait(p, o->b, o->q);
+    if (!plan->folded) phase_add(p, t, plan->it->s->triple[k][0]);
+}
+
+/* The iteration is U f(S) V' of X = U S V', f odd, and the derivative of such a function is its own
+ * transpose: the gradient is the slope along dx, which goes the way of X, so nothing is kept. */
+Status iterate_chain_backward(const Iteration *it, void *dx0, DType type, const void *dx,
+                              const void *x) {
     Chain c;
     Plan plan;
     Kept m;
+    Order o = {NOBODY, NOBODY, NOBODY, NOBODY, NOBODY, NOBODY};
     float *wide;
-    const int steps = it->s->steps;
+    int from, slope;
     plan_init(&plan, &c, it);
-    TRY(keep(&plan, &m, dx, x));
+    TRY(plan_matrix(&plan, x, it->c, &from));
+    TRY(plan_matrix(&plan, dx, it->c, &slope));
+    TRY(keep(&plan, &m));
     TRY(plan_wide(&plan, &wide));
-    for (int k = 0; k < steps; k++) {
-        plan_polynomial(&plan, m.a[k], m.b[k], m.x[k], k);
-        if (k + 1 == steps) break;
-        Phase *p = plan_step(&plan, m.x[k + 1], m.b[k], m.x[k], k, wide);
-        if (k + 2 == steps) p->wide = NULL; /* no further step */
+    for (int k = 0; k < it->s->steps; k++) {
+        plan_step_both(&plan, &m, k, from, slope, wide, &o);
+        from = m.x[k % 2], slope = m.t[k % 2];
     }
-    int from = m.d[0];
-    for (int k = steps - 1; k >= 0; k--) {
-        const int to = m.d[1 + k % 2];
-        Phase *p = plan_step_back(&plan, &m, k, from, to);
-        if (k == 0) p->wide = dx0, p->out = NOBODY;
-        from = to;
-    }
+    TRY(plan_end(&plan, dx0, type));
     return plan_run(&plan);
 }

@@ -14,7 +14,8 @@ static const float schedule[5][3] = {{4.0848f, -6.8946f, 2.9270f},
                                      {2.8769f, -3.1427f, 1.2046f},
                                      {2.8366f, -3.0525f, 1.2012f}};
 
-/* p: matrices, rows, columns, steps, 1 for products of BF16 operands, 1 for F32 results always. */
+/* p: matrices, rows, columns, steps, 1 for products of BF16 operands, 1 for F32 results always, how
+ * many matrices differ (0: all), as many are no more work for the naive version. */
 static NewtonSchulz iteration(const Run *r) {
     NewtonSchulz s = {.steps = (int)r->p[3], .bf16 = r->p[4] == 1};
     memcpy(s.triple, schedule, sizeof schedule);
@@ -24,6 +25,7 @@ static NewtonSchulz iteration(const Run *r) {
 /* c[n,m] = alpha a[n,k] b + beta c; b [k,m], or [m,k] when turned. */
 static void product(double *c, const double *a, const double *b, bool turned, int64_t n, int64_t m,
                     int64_t k, double alpha, double beta) {
+#pragma omp parallel for schedule(static) if (n * m * k > 100000)
     for (int64_t i = 0; i < n; i++) {
         double *to = c + i * m;
         for (int64_t j = 0; j < m; j++) to[j] = beta == 0.0 ? 0.0 : beta * to[j];
@@ -31,6 +33,7 @@ static void product(double *c, const double *a, const double *b, bool turned, in
             for (int64_t j = 0; j < m; j++) to[j] += alpha * a[i * k + p] * b[p * m + j];
         for (int64_t j = 0; turned && j < m; j++) {
             double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
             for (int64_t p = 0; p < k; p++) sum += a[i * k + p] * b[j * k + p];
             to[j] += alpha * sum;
         }
@@ -75,6 +78,41 @@ static void place_back(double *y, const double *x, int64_t rows, int64_t columns
             y[i * columns + j] = x[rows > columns ? j * rows + i : i * columns + j];
 }
 
+static int64_t distinct(const Run *r) {
+    return r->p[6] ? r->p[6] : r->p[0];
+}
+
+/* Uniform in [-0.5, 0.5), from the number alone. */
+static double scattered(uint64_t z) {
+    z = (z + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (double)((z ^ z >> 31) >> 11) * 0x1p-53 - 0.5;
+}
+
+/* Values of a matrix that comes again every so many. */
+static double repeated_value(int64_t i, void *user) {
+    const Run *r = user;
+    const uint64_t at = 4 * (uint64_t)(i % (distinct(r) * r->p[1] * r->p[2]));
+    return 1.7 * (scattered(at) + scattered(at + 1) + scattered(at + 2) + scattered(at + 3));
+}
+static double repeated_small(int64_t i, void *user) {
+    return 0.01 * repeated_value(i + 7, user); /* not the same as the other tensor's */
+}
+
+static Tensor matrices(Run *r, const char *name, DType dtype, double spread) {
+    const int64_t *p = r->p;
+    if (!p[6]) return input(r, name, dtype, SHAPE(p[0], p[1], p[2]), spread);
+    return input_of(r, name, dtype, SHAPE(p[0], p[1], p[2]),
+                    spread < 1.0 ? repeated_small : repeated_value, r);
+}
+
+/* The expected values of the first matrices for those that are the same. */
+static void repeat_expected(const Run *r, double *e) {
+    const int64_t some = distinct(r) * r->p[1] * r->p[2];
+    for (int64_t i = some; i < r->p[0] * r->p[1] * r->p[2]; i++) e[i] = e[i - some];
+}
+
 static double norm_of(const double *x, int64_t n) {
     double sum = 0.0;
     for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
@@ -100,7 +138,7 @@ static void run_forward(Work *w, int steps) {
 static void newton_schulz_body(Run *r) {
     const int64_t n = r->p[0], rows = r->p[1], columns = r->p[2], count = rows * columns;
     const NewtonSchulz s = iteration(r);
-    Tensor g = input(r, "g", r->act, SHAPE(n, rows, columns), 0.01);
+    Tensor g = matrices(r, "g", r->act, 0.01);
     Tensor u = output(r, "u", r->p[5] ? DTYPE_F32 : r->act, SHAPE(n, rows, columns));
     Tensor norms = r->p[5] ? tensor_none() : output(r, "norms", DTYPE_F32, SHAPE(n));
     r->coarse = s.bf16;
@@ -112,13 +150,15 @@ static void newton_schulz_body(Run *r) {
     Work w;
     work_open(&w, rows, columns);
     double *eu = expected(r, u), *en = expected(r, norms);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < distinct(r); i++) {
         const double *x = values(r, g) + i * count, norm = norm_of(x, count);
         if (en) en[i] = norm;
         place(w.x[0], x, rows, columns, 1.0 / (norm + OFFSET));
         run_forward(&w, s.steps);
         place_back(eu + i * count, w.x[s.steps], rows, columns);
     }
+    repeat_expected(r, eu);
+    for (int64_t i = distinct(r); en && i < n; i++) en[i] = en[i - distinct(r)];
     work_close(&w);
 }
 
@@ -154,8 +194,8 @@ static double norm_value(int64_t i, void *user) {
 static void newton_schulz_backward_body(Run *r) {
     const int64_t n = r->p[0], rows = r->p[1], columns = r->p[2], count = rows * columns;
     const NewtonSchulz s = iteration(r);
-    Tensor du = input(r, "du", r->p[5] ? DTYPE_F32 : r->act, SHAPE(n, rows, columns), 1.0);
-    Tensor g = input(r, "g", r->act, SHAPE(n, rows, columns), 0.01);
+    Tensor du = matrices(r, "du", r->p[5] ? DTYPE_F32 : r->act, 1.0);
+    Tensor g = matrices(r, "g", r->act, 0.01);
     Norms user = {r, g};
     Tensor norms = input_of(r, "norms", DTYPE_F32, SHAPE(n), norm_value, &user);
     Grad dg = gradient(r, "dg", r->act, SHAPE(n, rows, columns));
@@ -166,7 +206,7 @@ static void newton_schulz_backward_body(Run *r) {
     Work w;
     work_open(&w, rows, columns);
     double *back = doubles(count);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < distinct(r); i++) {
         const double *x = values(r, g) + i * count, norm = norm_of(x, count), den = norm + OFFSET;
         place(w.x[0], x, rows, columns, 1.0 / den);
         run_forward(&w, s.steps);
@@ -178,6 +218,7 @@ static void newton_schulz_backward_body(Run *r) {
         for (int64_t j = 0; j < count; j++)
             e[i * count + j] = (back[j] - x[j] * dot / (den * norm)) / den;
     }
+    repeat_expected(r, e);
     free(back);
     work_close(&w);
 }
@@ -204,7 +245,13 @@ const OpCase cases_newton_schulz[] = {
     {"newton_schulz", newton_schulz_body, {2, 192, 256, 5, 1}, IN_BOTH, 15},
     {"newton_schulz", newton_schulz_body, {2, 256, 192, 2, 1}, IN_BOTH, 4},
     {"newton_schulz", newton_schulz_body, {1, 384, 384, 1, 1, 1}, IN_BOTH, 2},
+    {"newton_schulz", newton_schulz_body, {1, 256, 512, 1, 1}, IN_BOTH, 2},
+    {"newton_schulz", newton_schulz_body, {34, 256, 256, 2, 1, 1, 2}, IN_BOTH, 4},
+    {"newton_schulz", newton_schulz_body, {9, 512, 512, 1, 1, 0, 1}, IN_BF16, 3},
     {"newton_schulz", newton_schulz_body, {3, 768, 768, 5, 1, 1}, BENCH, 0},
+    {"newton_schulz", newton_schulz_body, {12, 384, 384, 5, 1, 1}, BENCH, 0},
+    {"newton_schulz", newton_schulz_body, {64, 384, 384, 5, 1, 1}, BENCH, 0},
+    {"newton_schulz", newton_schulz_body, {192, 384, 384, 5, 1, 1}, BENCH, 0},
     {"newton_schulz", newton_schulz_body, {96, 768, 768, 5, 1, 1}, BENCH, 0},
     {"newton_schulz_backward", newton_schulz_backward_body, {1, 1, 5, 2, 0}, IN_BOTH, 50},
     {"newton_schulz_backward", newton_schulz_backward_body, {3, 8, 8, 5, 0}, IN_BOTH, 50},
@@ -217,6 +264,10 @@ const OpCase cases_newton_schulz[] = {
     {"newton_schulz_backward", newton_schulz_backward_body, {2, 128, 192, 2, 1, 1}, IN_BOTH, 8},
     {"newton_schulz_backward", newton_schulz_backward_body, {3, 192, 128, 2, 1}, IN_BOTH, 8},
     {"newton_schulz_backward", newton_schulz_backward_body, {1, 192, 192, 5, 1}, IN_BOTH, 60},
+    {"newton_schulz_backward", newton_schulz_backward_body, {2, 256, 512, 1, 1}, IN_BOTH, 4},
+    {"newton_schulz_backward", newton_schulz_backward_body, {34, 256, 256, 1, 1, 1, 1}, IN_BOTH, 4},
+    {"newton_schulz_backward", newton_schulz_backward_body, {9, 512, 512, 1, 1, 0, 1}, IN_BF16, 4},
+    {"newton_schulz_backward", newton_schulz_backward_body, {64, 384, 384, 5, 1, 1}, BENCH, 0},
     {"newton_schulz_backward", newton_schulz_backward_body, {96, 768, 768, 5, 1, 1}, BENCH, 0},
     {0},
 };

@@ -1,0 +1,58 @@
+/* Order between the tiles of a chain, and copies of boxes (newton_schulz_chain.cuh). */
+#ifndef TTV_KERNELS_CUDA_NEWTON_SCHULZ_ORDER_CUH
+#define TTV_KERNELS_CUDA_NEWTON_SCHULZ_ORDER_CUH
+
+#include "kernels/cuda/newton_schulz_chain.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+#if HAVE_SM90A
+
+/* ---- order between tiles -------------------------------------------------------------------- */
+
+static __device__ __forceinline__ bool is_done(const Chain &c, int phase, int matrix) {
+    int count;
+    if (phase == NOBODY) return true;
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
+                 : "=r"(count)
+                 : "l"(c.done + phase * c.n + matrix)
+                 : "memory");
+    return count >= c.phase[phase].tiles;
+}
+
+/* Whether the operands of a tile are there, which the copy engine may read then. */
+static __device__ __forceinline__ bool is_ready(const Chain &c, int phase, int matrix) {
+    const Phase &p = c.phase[phase];
+    if (!is_done(c, p.wait[0], matrix) || !is_done(c, p.wait[1], matrix)) return false;
+    asm volatile("fence.proxy.async;" ::: "memory");
+    return true;
+}
+
+/* After the copy engine has written all of this thread's boxes. */
+static __device__ __forceinline__ void done_add(int *done) {
+    asm volatile("fence.proxy.async;" ::: "memory");
+    asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(done) : "memory");
+}
+
+/* ---- copies --------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ void box_store(const CUtensorMap *map, int x, int y,
+                                                 Shared from) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
+        "r"(x), "r"(y), "r"(from)
+        : "memory");
+}
+static __device__ __forceinline__ void boxes_commit(void) {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+/* Shared memory may be written again. */
+static __device__ __forceinline__ void boxes_wait_read(void) {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+static __device__ __forceinline__ void boxes_wait(void) {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+#endif /* HAVE_SM90A */
+
+#endif
