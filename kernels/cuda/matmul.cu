@@ -74,11 +74,51 @@ static Status matmul_loops(Device *d, GemmCall base, const Loop loop[2]) {
     return STATUS_OK;
 }
 
+/* Many small products that are summed, the gradient of weights which all samples share: one batch
+ * of products into memory of their own and one sum over it, instead of a launch for each. Products
+ * that fill the card, and sums over the inner dimension alone, are left to the loops. */
+#define SUMMED_APART_FLOP  1e8
+#define SUMMED_APART_BYTES ((int64_t)128 << 20)
+
+static bool sums_apart(Tensor a, Tensor b, Tensor c, int64_t k, int64_t counts[2], bool *inner) {
+    const int64_t m = c.shape[c.rank - 2], n = c.shape[c.rank - 1];
+    for (int l = 0; l < 2; l++) {
+        const int64_t na = leading(a, l), nb = leading(b, l);
+        counts[l] = na > nb ? na : nb;
+    }
+    *inner = leading(c, 0) == 1 && counts[0] > 1;
+    const int64_t outer = leading(c, 1) == 1 ? counts[1] : 1;
+    const bool whole = outer > 1 || (*inner && counts[1] <= 1);
+    return whole && c.dtype == DTYPE_F32 && outer * (*inner ? counts[0] : 1) >= 4 &&
+           2.0 * (double)m * (double)n * (double)k <= SUMMED_APART_FLOP &&
+           counts[0] * counts[1] * m * n * (int64_t)sizeof(float) <= SUMMED_APART_BYTES;
+}
+
+static Status matmul_apart(Device *d, Grad c, Tensor a, bool ta, Tensor b, bool tb, float alpha,
+                           const int64_t counts[2], bool inner, int64_t k) {
+    const int64_t m = c.t.shape[c.t.rank - 2], n = c.t.shape[c.t.rank - 1];
+    const int64_t shape[4] = {counts[1], counts[0], m, n};
+    void *memory;
+    TRY(scratch_take(d, (size_t)(counts[0] * counts[1] * m * n) * sizeof(float), &memory));
+    const Tensor each = tensor_of(memory, DTYPE_F32, 4, shape);
+    Loop loop[2];
+    loops_of(loop, a, b, each);
+    GemmCall g = gemm_call(m, n, k, a.data, ta, b.data, tb, each.data, a.dtype, each.dtype, false);
+    g.alpha = alpha;
+    TRY(matmul_loops(d, g, loop));
+    const int64_t kept = inner ? m * n : counts[0] * m * n;
+    return reduce_partials(d, c, (const float *)memory, tensor_count(each) / kept, kept, 1.0f);
+}
+
 static Status matmul_run(Device *d, Grad c, Tensor a, bool ta, Tensor b, bool tb, float alpha) {
     Loop loop[2];
     loops_of(loop, a, b, c.t);
     const int64_t m = c.t.shape[c.t.rank - 2], n = c.t.shape[c.t.rank - 1];
     const int64_t k = a.shape[a.rank - (ta ? 2 : 1)];
+    int64_t counts[2];
+    bool inner;
+    if (sums_apart(a, b, c.t, k, counts, &inner))
+        return matmul_apart(d, c, a, ta, b, tb, alpha, counts, inner, k);
     Tensor target = c.t;
     const bool sums =
         (loop[0].c == 0 && loop[0].count > 1) || (loop[1].c == 0 && loop[1].count > 1);

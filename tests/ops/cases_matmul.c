@@ -180,6 +180,11 @@ const OpCase cases_matmul[] = {
     {"matmul", matmul_body, {30, 8, 8, 2, 3, ALL_OUTER | ALL_INNER, 0, 0}, IN_BOTH, 0},
     {"matmul", matmul_body, {30, 8, 8, 2, 3, 1 | 4 | ALL_INNER, 0, 0}, IN_BOTH, 0},
     {"matmul", matmul_body, {8, 8, 30, 2, 3, 1 | 2 | ALL_INNER, 1 | 4, 0}, IN_BOTH, 0},
+    /* sums over samples: few launches of many products */
+    {"matmul", matmul_body, {32, 32, 64, 20, 4, 1 | 2 | ALL_INNER, 1 | 4, 0}, IN_BOTH, 0},
+    {"matmul", matmul_body, {9, 5, 17, 33, 3, 1 | 2 | 8 | 16, 1 | 4, -4}, IN_BOTH, 0},
+    {"matmul", matmul_body, {9, 5, 17, 1, 33, 8 | 16, 16 | 4, 0}, IN_BOTH, 0},
+    {"matmul", matmul_body, {9, 5, 17, 6, 7, 1 | ALL_INNER, 4, 0}, IN_BOTH, 0},
     {"matmul", matmul_body, {8, 30, 8, 2, 3, 1 | 4 | 16 | 32, 2, 0}, IN_BOTH, 0},
     {"matmul", matmul_body, {8, 9, 10, 2, 3, 1 | 2 | 8 | 16, 1 | 4, 0}, IN_BOTH, 0},
     {"matmul", matmul_body, {8, 9, 10, 2, 3, ALL_OUTER | 8 | 16, 4, 2}, IN_BOTH, 0},
