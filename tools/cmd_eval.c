@@ -7,13 +7,17 @@
 #include "core/file.h"
 #include "core/memory.h"
 #include "tools/cli.h"
+#include "tools/confusion.h"
 #include "tools/results_csv.h"
 #include "tools/train_task.h"
+
+/* Their square is counted unasked. */
+enum { COUNTED_CLASSES = 2048 };
 
 /* Section [eval]. */
 static struct EvalOptions {
     char checkpoint[CONFIG_TEXT];
-    char results_file[CONFIG_TEXT];
+    char results_file[CONFIG_TEXT], per_class[CONFIG_TEXT], confusion[CONFIG_TEXT];
     int weights; /* WeightsChoice */
     int tta;     /* Tta */
 } eval;
@@ -25,6 +29,10 @@ static const Option eval_options[] = {
      "weights", WEIGHTS_HELP},
     {"results_file", OPTION_STRING, offsetof(struct EvalOptions, results_file), "", 0, 0, NULL,
      "results-file", "CSV with a row for every image"},
+    {"per_class", OPTION_STRING, offsetof(struct EvalOptions, per_class), "", 0, 0, NULL,
+     "per-class", "CSV with a row for every class: accuracy, precision, what it is taken for"},
+    {"confusion", OPTION_STRING, offsetof(struct EvalOptions, confusion), "", 0, 0, NULL,
+     "confusion", "PNG of which class is taken for which"},
     {"tta", OPTION_CHOICE, offsetof(struct EvalOptions, tta), "none", 0, 0, TTA_CHOICES, "tta",
      "average the scores of several views of each picture: flip: it and its mirror image; shift: "
      "both, also moved by one pixel in all directions (18 views)"},
@@ -52,6 +60,7 @@ typedef struct Eval {
     Predictor predictor;
     float *logits;
     ResultsCsv *results;
+    Confusion confusion;
     Score score;
     double seconds;
 } Eval;
@@ -99,11 +108,14 @@ static Status open_all(Eval *e, Config *config) {
     TRY(mem_alloc(&block, settings.loader.batch_size * e->model.config.classes, sizeof(float),
                   "logits"));
     e->logits = block;
+    if (*eval.per_class || *eval.confusion || e->model.config.classes <= COUNTED_CLASSES)
+        TRY(confusion_init(&e->confusion, e->model.config.classes));
     return *eval.results_file ? results_csv_open(eval.results_file, &e->results) : STATUS_OK;
 }
 
 static void write_rows(void *user, const HostBatch *b, const float *logits) {
     Eval *e = user;
+    confusion_add(&e->confusion, b, logits);
     if (e->results) results_csv_batch(e->results, e->data, &e->classes, b, logits);
 }
 
@@ -119,6 +131,8 @@ static Status score(Eval *e) {
     TRY(score_all(&e->predictor, e->loader, dataset_count(e->data), e->logits, &e->score,
                   write_rows, e));
     e->seconds = now_s() - begun;
+    if (*eval.per_class) TRY(confusion_write_csv(&e->confusion, &e->classes, eval.per_class));
+    if (*eval.confusion) TRY(confusion_write_png(&e->confusion, &e->classes, eval.confusion));
     if (!e->results) return STATUS_OK;
     ResultsCsv *results = e->results;
     e->results = NULL;
@@ -141,6 +155,7 @@ static void print_json(const Eval *e, const char *preprocessing) {
     json_pair_number(&w, "top1", 100 * (double)s->top1 / n);
     json_pair_number(&w, "top5", 100 * (double)s->top5 / n);
     json_pair_number(&w, "loss", s->loss_sum / n);
+    json_pair_number(&w, "balanced_top1", 100 * confusion_balanced(&e->confusion));
     json_pair_int(&w, "images", dataset_count(e->data));
     json_pair_int(&w, "scored", s->scored);
     json_pair_int(&w, "top1_count", s->top1);
@@ -181,6 +196,7 @@ static void print_result(const Eval *e, const char *preprocessing) {
 static void eval_free(Eval *e) {
     results_csv_abort(e->results);
     mem_free(e->logits);
+    confusion_free(&e->confusion);
     predictor_close(&e->predictor);
     if (e->loader) loader_close(e->loader);
     if (e->data) dataset_close(e->data);
@@ -228,6 +244,7 @@ const Command command_eval = {
         "  ttv eval --checkpoint runs/digits\n"
         "  ttv eval --checkpoint model.safetensors --model vittt_tiny --data-dir imagenet --json\n"
         "  ttv eval --checkpoint runs/digits --results-file predictions.csv\n"
+        "  ttv eval --checkpoint runs/digits --per-class classes.csv --confusion confusion.png\n"
         "  ttv eval --checkpoint runs/cifar10 --tta flip\n",
     .letters = "b=batch-size j=workers m=model",
     .sections = eval_sections,

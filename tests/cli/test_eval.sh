@@ -154,4 +154,35 @@ run 4 eval runs/a -q --results-file /dev/full/x.csv
 run 4 eval runs/a -q --results-file missing/x.csv
 tells 'missing/x.csv'
 
+# ---- classes: the same counts as the rows of --results-file ----
+run 0 eval runs/a --json -q --results-file rows.csv --per-class classes.csv --confusion confusion.png
+equal 'PNG' "$(head -c 4 confusion.png | tail -c 3)" PNG
+if command -v python3 >/dev/null; then
+    equal 'classes' "$(python3 - <<'PY'
+import csv, json
+result = json.load(open("out"))
+rows = [r for r in csv.DictReader(open("rows.csv", newline="")) if r["prediction"]]
+classes = list(csv.DictReader(open("classes.csv", newline="")))
+shares = []
+for c in classes:
+    mine = [r for r in rows if r["class"] == c["name"]]
+    right = [r for r in mine if r["label"] == r["prediction"]]
+    called = [r for r in rows if r["predicted_class"] == c["name"]]
+    wrong = {}
+    for r in mine:
+        if r["label"] != r["prediction"]:
+            wrong[r["predicted_class"]] = wrong.get(r["predicted_class"], 0) + 1
+    assert (len(mine), len(right), len(called)) == (int(c["images"]), int(c["correct"]), int(c["predicted"])), c
+    assert max(wrong.values(), default=0) == int(c["most_confused_count"]), c
+    assert not wrong or wrong[c["most_confused"]] == int(c["most_confused_count"]), c
+    assert c["precision"] == "" if not called else abs(float(c["precision"]) - len(right) / len(called)) < 1e-8, c
+    if mine: shares.append(len(right) / len(mine))
+print(len(classes), abs(100 * sum(shares) / len(shares) - result["balanced_top1"]) < 1e-9)
+PY
+)" '10 True'
+fi
+run 4 eval runs/a -q --per-class missing/x.csv
+tells 'missing/x.csv'
+run 4 eval runs/a -q --confusion missing/x.png
+
 finish
