@@ -87,9 +87,17 @@ static Status validate(Loop *l) {
 
 /* ---- the loop --------------------------------------------------------------------------- */
 
+/* Judged by steps that were validated, so that a resumed run decides alike. */
+static bool out_of_patience(const Loop *l) {
+    const TrainState *s = l->state;
+    const int64_t patience = l->options->patience_steps;
+    return patience > 0 && s->best_step > 0 && s->validated_step - s->best_step >= patience;
+}
+
 static bool is_finished(const Loop *l) {
     const TrainOptions *o = l->options;
-    return l->state->epoch >= o->epochs || (o->max_steps > 0 && l->state->step >= o->max_steps);
+    return l->state->epoch >= o->epochs || (o->max_steps > 0 && l->state->step >= o->max_steps) ||
+           out_of_patience(l);
 }
 
 static bool out_of_time(const Loop *l) {
@@ -214,7 +222,10 @@ static Status run(Loop *l) {
     if (s != STATUS_OK && s != STATUS_STOPPED) return s;
     if (l->saved_step != l->state->step || l->is_best) TRY(save(l));
     bool stopped = s == STATUS_STOPPED;
-    TRY(record_end(l, stopped ? "stopped" : is_finished(l) ? "finished" : "time limit"));
+    TRY(record_end(l, stopped              ? "stopped"
+                      : out_of_patience(l) ? "patience"
+                      : is_finished(l)     ? "finished"
+                                           : "time limit"));
     if (!stopped) return STATUS_OK;
     return status_set(STATUS_STOPPED, "stopped at step %" PRId64 "; the state is saved in %s",
                       l->state->step, l->options->run_folder);

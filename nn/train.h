@@ -55,6 +55,7 @@ typedef struct TrainOptions {
     int64_t log_interval;     /* steps between records */
     bool validate_ema;        /* validate with the averaged weights (AdamW.ema) */
     double validate_interval; /* epochs between validations; 0: only at the end */
+    int64_t patience_steps;   /* so long without a new best validation ends the run; 0: never */
     int64_t save_interval;    /* steps between checkpoints; 0: every epoch */
     double save_minutes;      /* 0: off */
     int keep;

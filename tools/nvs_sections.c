@@ -81,6 +81,8 @@ const Option nvs_train_options[] = {
      "a step whose gradient norm, before clipping, is above this changes nothing; 0: off"},
     {"val_interval", OPTION_INT, TRAIN(val_interval), "1000", 0, 1e9, NULL, "val-interval",
      "steps between validations; 0: only at the end"},
+    {"patience", OPTION_INT, TRAIN(patience), "0", 0, 1e6, NULL, "patience",
+     "validations in a row without a new best that end the run; 0: off"},
     {"log_interval", OPTION_INT, TRAIN(log_interval), "50", 1, 1e9, NULL, "log-interval",
      "steps between rows of metrics.jsonl and metrics.csv"},
     {"give_up_after", OPTION_INT, TRAIN(give_up_after), "10", 1, 1e9, NULL, NULL,

@@ -26,6 +26,7 @@ typedef struct NvsTrainConfig {
     int64_t batch_size, grad_accum_steps, steps, max_steps, seed, warmup_steps;
     double lr, weight_decay, beta1, beta2, eps, clip_grad, skip_norm;
     int64_t val_interval, log_interval, give_up_after; /* steps */
+    int64_t patience;                                  /* validations without a new best; 0: off */
     double time_limit_s;
     bool model_ema;
     double model_ema_decay;

@@ -37,6 +37,9 @@ Status nvs_trainer_plan(NvsTrainer *t) {
     if (c->warmup_steps >= c->steps)
         return status_set(STATUS_USAGE, "--warmup-steps %lld must be less than --steps %lld",
                           (long long)c->warmup_steps, (long long)c->steps);
+    if (c->patience > 0 && (c->val_interval == 0 || !t->data.val))
+        return status_set(STATUS_USAGE, "--patience needs validations: --val-split, and a "
+                                        "--val-interval above 0");
     t->options = (TrainOptions){.epochs = 1,
                                 .accumulate = c->grad_accum_steps,
                                 .steps_per_epoch = c->steps,
@@ -48,6 +51,7 @@ Status nvs_trainer_plan(NvsTrainer *t) {
                                              .after_warmup = true},
                                 .log_interval = c->log_interval,
                                 .validate_interval = (double)c->val_interval / (double)c->steps,
+                                .patience_steps = c->patience * c->val_interval,
                                 .save_interval = save_interval(),
                                 .save_minutes = settings.run.save_minutes,
                                 .keep = (int)settings.run.checkpoint_hist,

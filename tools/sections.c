@@ -72,6 +72,8 @@ static const Option train_options[] = {
      "train on the evaluation transform, without augmentation"},
     {"val_interval", OPTION_FLOAT, AT(TrainConfig, val_interval), "1", 0, 1e6, NULL, "val-interval",
      "epochs between validations; 0: only at the end"},
+    {"patience", OPTION_INT, AT(TrainConfig, patience), "0", 0, 1e6, NULL, "patience",
+     "validations in a row without a new best that end the run; 0: off"},
     {"log_interval", OPTION_INT, AT(TrainConfig, log_interval), "50", 1, 1e9, NULL, "log-interval",
      "steps between rows of metrics.jsonl and metrics.csv"},
     {"give_up_after", OPTION_INT, AT(TrainConfig, give_up_after), "10", 1, 1e9, NULL, NULL,

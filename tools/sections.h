@@ -38,6 +38,7 @@ typedef struct TrainConfig {
     double fraction;     /* share of the training images */
     double time_limit_s; /* 0: none */
     double val_interval; /* epochs */
+    int64_t patience;    /* validations without a new best; 0: off */
     int64_t log_interval, give_up_after;
     bool augment; /* --no-aug: the evaluation transform */
     bool overfit_batch;

@@ -23,6 +23,15 @@ static Status plan_schedule(Schedule *s, int64_t steps_per_epoch) {
     return STATUS_OK;
 }
 
+/* Steps of so many validations that lie `interval` steps apart. */
+static Status patience_in_steps(int64_t patience, double interval, bool validated, int64_t *out) {
+    if (patience > 0 && !(validated && interval > 0))
+        return status_set(STATUS_USAGE, "--patience needs validations: --val-split, and a "
+                                        "--val-interval above 0");
+    *out = patience * (int64_t)fmax(1, llround(interval));
+    return STATUS_OK;
+}
+
 Status trainer_plan(Trainer *t) {
     const TrainConfig *c = &settings.train;
     TrainOptions *o = &t->options;
@@ -34,6 +43,8 @@ Status trainer_plan(Trainer *t) {
     o->time_limit_s = c->time_limit_s;
     o->log_interval = c->log_interval;
     o->validate_interval = c->val_interval;
+    TRY(patience_in_steps(c->patience, c->val_interval * (double)o->steps_per_epoch,
+                          t->data.val != NULL, &o->patience_steps));
     o->save_interval = settings.run.save_every;
     o->save_minutes = settings.run.save_minutes;
     o->keep = (int)settings.run.checkpoint_hist;

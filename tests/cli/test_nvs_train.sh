@@ -55,6 +55,12 @@ tells 'no validation'
 equal 'last loss without validation' "$(grep '^train,40,' whole-2/metrics.csv | cut -d, -f4)" \
     "$(grep '^train,40,' whole/metrics.csv | cut -d, -f4)"
 
+# patience
+run 0 nvs train "${tiny[@]}" --steps 40 --lr 1e-30 --val-interval 2 --patience 3 -o patient
+equal 'validations' "$(grep -c '^validate,' patient/metrics.csv)" 4
+run 2 nvs train "${tiny[@]}" --steps 40 --patience 3 --val-split none -o never
+tells '--patience needs validations'
+
 # checkpoints on the way, also when nobody asks for them: a run that is killed must not lose everything
 run 0 nvs train "${tiny[@]}" --steps 12 --val-interval 5 --val-split none -o saved
 equal 'saves' "$(grep -o '"kind":"save","step":[0-9]*' saved/metrics.jsonl | sed 's/.*://' | tr '\n' ' ')" '5 10 12 '

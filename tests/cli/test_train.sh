@@ -97,6 +97,14 @@ if command -v python3 >/dev/null; then
         '(True, 320, 10, 10, True)'
 fi
 
+# ---- patience: weights that stand still are never better than at the first validation ----
+run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 9 --lr 1e-30 --min-lr 0 --patience 2 -o runs/patient
+equal 'validations' "$(grep -c '^validate,' runs/patient/metrics.csv)" 3
+grep -q '"reason":"patience"' runs/patient/metrics.jsonl || fail 'the end does not say why'
+run 2 train "${tiny[@]}" "${small_data[@]}" --patience 2 --val-split none -o runs/x
+tells '--patience needs validations'
+run 2 train "${tiny[@]}" "${small_data[@]}" --patience 2 --val-interval 0 -o runs/x
+
 # ---- overfitting one batch ----
 run 0 train "${tiny[@]}" "${small_data[@]}" --overfit-batch --no-aug --smoothing 0 --epochs 12 --lr 5e-3 \
     --val-split none -o runs/overfit

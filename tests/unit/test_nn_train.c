@@ -185,6 +185,36 @@ static void bad_weights_are_not_saved(void **unused) {
 
 /* ---- validation, best, events ----------------------------------------------------------- */
 
+/* The metric falls from the first validation on: four steps later, at step 5 of 12, it is over, and
+ * a resumed run knows that, too. */
+static void patience_ends_the_run(void **unused) {
+    (void)unused;
+    char *folder = folder_new();
+    Toy *toy = toy_new(8);
+    Heard *h = calloc(1, sizeof *h);
+    TrainOptions o = options(folder, 4, 1);
+    o.validate_interval = 1.0 / 3;
+    o.patience_steps = 4;
+    toy->metric = 10;
+    toy->metric_slope = -1;
+    check_ok(go(toy, &o, h));
+    assert_int_equal(toy->state.best_step, 1);
+    assert_int_equal(toy->state.step, 5);
+    assert_int_equal(heard_times(h, "end"), 1);
+    check_ok(checkpoint_resume(folder, "last", &toy->params, &toy->optim, &toy->state));
+    assert_int_equal(toy->state.step, 5);
+    const int trained = heard_times(h, "train");
+    check_ok(go(toy, &o, h));
+    assert_int_equal(toy->state.step, 5);
+    assert_int_equal(heard_times(h, "train"), trained);
+    o.patience_steps = 0; /* and without patience it goes on */
+    check_ok(go(toy, &o, h));
+    assert_int_equal(toy->state.step, 12);
+    free(h);
+    toy_free(toy);
+    folder_remove(folder);
+}
+
 static void best_follows_the_metric(void **unused) {
     (void)unused;
     char *folder = folder_new();
@@ -380,6 +410,7 @@ int main(void) {
         cmocka_unit_test(ten_in_a_row_end_the_run),
         cmocka_unit_test(bad_weights_are_not_saved),
         cmocka_unit_test(best_follows_the_metric),
+        cmocka_unit_test(patience_ends_the_run),
         cmocka_unit_test(half_epochs_validate_twice),
         cmocka_unit_test(broken_data_keeps_the_steps_so_far),
         cmocka_unit_test(time_limit_saves),
