@@ -53,6 +53,19 @@ echo '{"6d6f746f72637963": {"context": [0, 1], "target": [0, 1]}}' >pair.json
 run 0 ttt probe steps --list 1,2 "$SOURCE/data/nvs_demo.safetensors" --data-dir "$SOURCE/data/motorcycle.tar" --index pair.json -o pair
 says 'steps 2'
 
+# ---- the linear-attention form on scenes, also of a pair, whose inputs are the targets ----
+run 0 ttt verify model rooms --limit 2
+says '2 pictures'
+says 'every layer equals'
+mkdir -p broken/test
+printf 'https://www.youtube.com/watch?v=x\n1 0.9 0.9 0.5 0.5 0 0 1 0 0 0 0 1 0 0 0 0 1 0\n' >broken/test/00ff00ff00ff00ff.txt
+run 3 ttt verify model broken "$SOURCE/data/motorcycle.tar"
+says '1 pictures'
+says 'every layer equals'
+tells 'scene 00ff00ff00ff00ff is not usable'
+run 3 ttt verify model broken
+tells 'no scene is usable'
+
 # ---- what is refused ----
 run 2 ttt probe steps model/best.safetensors -o x
 tells 'no scenes: give --data-dir'
