@@ -208,9 +208,13 @@ static Status vectors_of_graph(Device *d, const FastLayer *l, VectorKind kind, d
 Status fast_layer_vectors(Device *d, const FastLayer *l, VectorKind kind, double **out,
                           int64_t *count, int64_t *width) {
     *out = NULL;
-    if (l->kind == LAYER_VITTT) return vectors_of_vittt(d, l, kind, out, count, width);
-    return l->kind == LAYER_LACT ? vectors_of_lact(d, l, kind, out, count, width)
-                                 : vectors_of_graph(d, l, kind, out, count, width);
+    Status s = l->kind == LAYER_VITTT  ? vectors_of_vittt(d, l, kind, out, count, width)
+               : l->kind == LAYER_LACT ? vectors_of_lact(d, l, kind, out, count, width)
+                                       : vectors_of_graph(d, l, kind, out, count, width);
+    if (s == STATUS_OK) return s;
+    mem_free(*out);
+    *out = NULL;
+    return s;
 }
 
 /* ---- cosine of query and key ---- */
