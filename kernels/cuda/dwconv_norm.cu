@@ -1,7 +1,7 @@
 /* The position encoding with the layer norm that follows it, on whole rows of the map (Hopper).
  * What does not fit here is put together from the other kernels.
  */
-#include "kernels/cuda/norm.cuh"
+#include "kernels/cuda/dwconv_norm.cuh"
 #include "kernels/cuda/rowtaps.cuh"
 
 #define NORM_THREADS 384 /* two blocks on a multiprocessor */
@@ -138,21 +138,23 @@ extern "C" Status dwconv3_norm_cuda(Device *d, Tensor sum, Tensor y, Tensor stat
     if (tensor_count(x) == 0) return STATUS_OK;
     if (sum.dtype != x.dtype || y.dtype != x.dtype) return refuse_dtype("dwconv3_norm", y.dtype);
     const int lanes = row_lanes(d, x), packs = row_packs(x.shape[3], x.dtype == DTYPE_F32 ? 4 : 8);
-    /* With 768 channels two kernels are faster: 0.106 against 0.109 ms (H200, batch 256). */
-    const int slots =
-        lanes > 0 && lanes < NORM_THREADS ? ring_slots(d, x, 2 * NORM_THREADS / lanes, 1, 3) : 0;
     const bool aligned = is_aligned(sum.data, 16) && is_aligned(y.data, 16) &&
                          is_aligned(gain.data, 16) && is_aligned(shift.data, 16) &&
                          is_aligned(stats.data, 8);
-    if (!slots || !packs || !aligned) {
-        TRY(dwconv3_cuda(d, grad_set(sum), x, w, bias, TAPS_CORRELATE, true));
-        return layernorm_cuda(d, y, stats, sum, gain, shift, eps);
-    }
     ConvArgs g = {};
     g.w = (const float *)w.data;
     g.bias = (const float *)bias.data;
     g.add_input = true;
     const NormArgs n = norm_args(gain, shift, x.shape[3], eps);
+    if (lanes && packs && aligned && dwconv3_norm_keeps(x))
+        return dwconv3_norm_keep(d, sum, y, stats, x, g, n);
+    /* With 768 channels two kernels are faster than this one (0.106, 0.109 ms on an H200). */
+    const int slots =
+        lanes > 0 && lanes < NORM_THREADS ? ring_slots(d, x, 2 * NORM_THREADS / lanes, 1, 3) : 0;
+    if (!slots || !packs || !aligned) {
+        TRY(dwconv3_cuda(d, grad_set(sum), x, w, bias, TAPS_CORRELATE, true));
+        return layernorm_cuda(d, y, stats, sum, gain, shift, eps);
+    }
     WITH_ACT(
         "dwconv3_norm", x.dtype, T,
         WITH_PACKS(packs, T, PACKS,

@@ -51,8 +51,9 @@ Status glu_mma_forward(Device *d, GluArgs a, Tensor cat, Tensor qkv);
 Status glu_mma_backward(Device *d, GluArgs a, Tensor dqkv, Tensor dcat, Tensor qkv);
 int glu_mma_parts(Device *d, GluArgs a);
 
-/* The backward on Hopper's warpgroup products (vittt_glu_wgmma_backward.cu): head width 64. */
-bool glu_wgmma_fits(Device *d, int head_dim);
+/* On Hopper's warpgroup products: the forward for heads of 64 (vittt_glu_wgmma.cu), the backward
+ * (vittt_glu_wgmma_backward.cu). */
+Status glu_wgmma_forward(Device *d, GluArgs a, Tensor cat, Tensor qkv);
 Status glu_wgmma_backward(Device *d, GluArgs a, Tensor dqkv, Tensor dcat, Tensor qkv);
 
 #endif

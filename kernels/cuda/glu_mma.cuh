@@ -21,9 +21,10 @@
 
 /* What a warp works on. D: head width. */
 template <int D> struct GluPlace {
-    int head; /* the warp's head */
-    int row;  /* the warp's first channel within the group */
-    int base; /* first channel of its head within the group */
+    int group; /* of 64 channels */
+    int head;  /* the warp's head */
+    int row;   /* the warp's first channel within the group */
+    int base;  /* first channel of its head within the group */
     int lane_row, lane_quad;
     bool real;  /* false: the group has no such head (odd count of heads of 32) */
     Lanes lane; /* lane addresses, */
@@ -35,6 +36,7 @@ template <int D>
 static __device__ __forceinline__ GluPlace<D> glu_place(const GluArgs &a, int group) {
     GluPlace<D> p;
     const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
+    p.group = group;
     p.row = 16 * warp;
     p.base = p.row / D * D;
     p.head = group * (GROUP / D) + p.row / D;

@@ -1,6 +1,7 @@
-/* The GLU kernel on warpgroup products (Hopper, heads of 64): geometry, operands, inner weights.
+/* The GLU kernels on warpgroup products (Hopper): geometry shared by forward and backward.
  *
- * A block is one warpgroup and works on one head. As in glu_mma.cuh everything is computed turned
+ * A block is one warpgroup and works on 64 channels, a head of 64 or two heads of 32 (whose weights
+ * stand on the diagonal of the 64 x 64 tiles). As in glu_mma.cuh everything is computed turned
  * over: rows = channel j (warp w holds 16w .. 16w+15), columns = tokens, CHUNK of them at a time.
  * Weights are operands in shared memory, tile[i][j], and so are tokens, tile[token][i]; registers
  * hold accumulators only:
@@ -15,27 +16,32 @@
 #include "kernels/cuda/glu_mma.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
-#define CHUNK      TILE_ROWS
 #define TAIL       16 /* tokens of a short last chunk */
 #define SMEM_ALIGN 1024
 #define ROW_BYTES  128
 
-typedef GluPlace<GROUP> Place;
+/* sqrt(x) to about one unit in the last place; sqrtf has a slow path. */
+static __device__ __forceinline__ float square_root(float x) {
+    float r;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
 
 static __device__ __forceinline__ Shared weight_tile(Shared base, int index) {
     return base + index * TILE_BYTES;
 }
 
-/* A thread's share of the copies of token tiles: every 16th row, one 16-byte chunk of it. */
-static __device__ __forceinline__ void chunk_fetch(Shared tile, const bf16 *in, int64_t pitch,
-                                                   int left) {
-    const int row = threadIdx.x / 8, part = threadIdx.x % 8;
-    const bf16 *from = in + row * pitch + 8 * part;
-#pragma unroll
-    for (int i = 0; i < CHUNK / FETCH_STEP; i++) {
-        const int r = row + i * FETCH_STEP; /* past the end: zeros, the address is not read */
-        copy_chunk(tile_at(tile, r, part), from + i * FETCH_STEP * pitch, r < left);
-    }
+/* 16 bytes of a tile to memory. In these words: left to itself the compiler stores four times four
+ * bytes, which costs four times the work. */
+static __device__ __forceinline__ void pack_flush(bf16 *to, Shared from) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(from)
+                 : "memory");
+    asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z),
+                 "r"(v.w)
+                 : "memory");
 }
 
 /* The warp's 16 channels of N tokens to memory, `left` at most; call after the warp has written
@@ -50,12 +56,7 @@ static __device__ __forceinline__ void chunk_flush(bf16 *out, int64_t pitch, Sha
 #pragma unroll
     for (int i = 0; i < N / 16; i++) {
         if (t + 16 * i >= left) break;
-        uint4 v;
-        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                     : "r"(at + i * 16 * ROW_BYTES)
-                     : "memory");
-        *reinterpret_cast<uint4 *>(to + i * 16 * pitch) = v;
+        pack_flush(to + i * 16 * pitch, at + i * 16 * ROW_BYTES);
     }
 }
 
@@ -87,6 +88,20 @@ template <int N> static __device__ __forceinline__ void settle(uint32_t (&d)[N][
 #define NAMES_24 NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define NAMES_32 NAMES_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
 
+/* Low word of the descriptor of an operand that begins at `at` (operand_straight, operand_turned);
+ * all operands here share the high word, so that a step along k is one addition. */
+static __device__ __forceinline__ uint32_t straight(Shared at) {
+    return at >> 4 | 1u << 16;
+}
+static __device__ __forceinline__ uint32_t turned(Shared at) {
+    return at >> 4 | (uint32_t)(TILE_BYTES >> 4) << 16;
+}
+static __device__ __forceinline__ uint64_t described(uint32_t low) {
+    return (uint64_t)(1024 >> 4 | 1u << 30) << 32 | low;
+}
+#define STRAIGHT_STEP (32 >> 4) /* 16 k on */
+#define TURNED_STEP   (2048 >> 4)
+
 /* d (64 x 2 COUNT) = a (64 x 16) b (16 x 2 COUNT), plus d when `keep`; b straight. */
 template <int TURNED_A>
 static __device__ __forceinline__ void product(float (&d)[32], uint64_t a, uint64_t b, int keep) {
@@ -94,6 +109,15 @@ static __device__ __forceinline__ void product(float (&d)[32], uint64_t a, uint6
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32
                  "}, %32, %33, p, 1, 1, %35, 0;\n}\n"
                  : EIGHT(0), EIGHT(8), EIGHT(16), EIGHT(24)
+                 : "l"(a), "l"(b), "r"(keep), "n"(TURNED_A)
+                 : "memory");
+}
+template <int TURNED_A>
+static __device__ __forceinline__ void product(float (&d)[24], uint64_t a, uint64_t b, int keep) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %26, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {" NAMES_24
+                 "}, %24, %25, p, 1, 1, %27, 0;\n}\n"
+                 : EIGHT(0), EIGHT(8), EIGHT(16)
                  : "l"(a), "l"(b), "r"(keep), "n"(TURNED_A)
                  : "memory");
 }
@@ -128,8 +152,8 @@ static __device__ __forceinline__ void project(float (&d)[N], Shared weights, Sh
                                                bool add) {
 #pragma unroll
     for (int k = 0; k < GROUP / 16; k++)
-        product<1>(d, operand_turned(weights + 2048 * k), operand_straight(tokens + 32 * k),
-                   add || k > 0);
+        product<1>(d, described(turned(weights) + TURNED_STEP * k),
+                   described(straight(tokens) + STRAIGHT_STEP * k), add || k > 0);
 }
 
 /* d (i, token) = or += weights exchange'. */
@@ -138,8 +162,8 @@ static __device__ __forceinline__ void mix(float (&d)[N], Shared weights, Shared
                                            bool add) {
 #pragma unroll
     for (int k = 0; k < GROUP / 16; k++)
-        product<0>(d, operand_straight(weights + 32 * k), operand_straight(exchange + 32 * k),
-                   add || k > 0);
+        product<0>(d, described(straight(weights) + STRAIGHT_STEP * k),
+                   described(straight(exchange) + STRAIGHT_STEP * k), add || k > 0);
 }
 
 /* s (j, i) += a (j, token) tokens. */
@@ -147,7 +171,8 @@ template <int STEPS>
 static __device__ __forceinline__ void token_sums(float (&s)[32], const uint32_t (&a)[STEPS][4],
                                                   Shared tokens) {
 #pragma unroll
-    for (int t = 0; t < STEPS; t++) product_add(s, a[t], operand_turned(tokens + 2048 * t));
+    for (int t = 0; t < STEPS; t++)
+        product_add(s, a[t], described(turned(tokens) + TURNED_STEP * t));
 }
 
 #endif /* HAVE_SM90A */
@@ -176,6 +201,20 @@ static __device__ __forceinline__ float fragment_value(const uint32_t (&f)[4], i
     return e & 1 ? high_of(f[e >> 1]) : low_of(f[e >> 1]);
 }
 
+/* Whether accumulator columns 8n .. 8n+7 belong to the head of the warp's rows: heads of 32 come in
+ * pairs and what lies between two heads means nothing. */
+template <int D> static __device__ __forceinline__ bool is_own(const GluPlace<D> &p, int n) {
+    return D == GROUP || (p.real && n / (D / 8) == p.base / D);
+}
+/* Where a thread's elements lie in the head's d x d matrix: the first of them, and from there on
+ * register e of accumulator columns 8n .. 8n+7. */
+template <int D> static __device__ __forceinline__ int first_element(const GluPlace<D> &p) {
+    return (2 * p.lane_quad - p.base) * D + p.row - p.base + p.lane_row;
+}
+template <int D> static __device__ __forceinline__ constexpr int element(int n, int e) {
+    return (8 * n + (e & 1)) * D + (e >> 1) * 8;
+}
+
 /* Loads of what no kernel writes, at their place: the compiler would keep the weights of the whole
  * loop over samples in registers that are not there. */
 static __device__ __forceinline__ float load_here(const float *p) {
@@ -191,70 +230,30 @@ static __device__ __forceinline__ float4 load4_here(const float *p) {
     return v;
 }
 
-/* The initial weights of a head, rounded, as tile[i][j]. All loads in flight together. */
-static __device__ __forceinline__ void head_weights(char *tile, const float *w) {
-    const int turns = GROUP * GROUP / 8 / GLU_THREADS;
-    float x[turns][8];
-#pragma unroll
-    for (int t = 0; t < turns; t++) {
-        const float *from = w + 8 * (t * GLU_THREADS + threadIdx.x);
-        const float4 f = load4_here(from), g = load4_here(from + 4);
-        x[t][0] = f.x, x[t][1] = f.y, x[t][2] = f.z, x[t][3] = f.w;
-        x[t][4] = g.x, x[t][5] = g.y, x[t][6] = g.z, x[t][7] = g.w;
-    }
-#pragma unroll
-    for (int t = 0; t < turns; t++) {
-        const int i = t * GLU_THREADS + threadIdx.x, row = i / 8, part = i % 8;
-        uint32_t h[4];
-        pack_columns(h, x[t]);
-        *reinterpret_cast<uint4 *>(tile + row * ROW_BYTES + ((part ^ (row & 7)) << 4)) =
-            make_uint4(h[0], h[1], h[2], h[3]);
-    }
-}
-
-/* Where a thread's elements lie in the head's matrix: the first of them, and from there on number
- * e of its 32 sums. */
-static __device__ __forceinline__ int first_element(const Place &p) {
-    return (2 * p.lane_quad - p.base) * GROUP + p.row - p.base + p.lane_row;
-}
-static __device__ __forceinline__ constexpr int element(int e) {
-    return (8 * (e / 4) + (e & 1)) * GROUP + (e >> 1 & 1) * 8;
-}
-
 /* Two matrices of the warp's rows, e.g. G1' and G2': all loads in flight together. */
+template <int D>
 static __device__ __forceinline__ void load_pair(Sums &x1, Sums &x2, const float *in1,
-                                                 const float *in2, const Place &p) {
+                                                 const float *in2, const GluPlace<D> &p) {
     in1 += first_element(p);
     in2 += first_element(p);
 #pragma unroll
-    for (int e = 0; e < 32; e++) flat(x1)[e] = load_here(in1 + element(e));
+    for (int e = 0; e < 32; e++)
+        x1[e / 4][e % 4] = is_own(p, e / 4) ? load_here(in1 + element<D>(e / 4, e % 4)) : 0.0f;
 #pragma unroll
-    for (int e = 0; e < 32; e++) flat(x2)[e] = load_here(in2 + element(e));
+    for (int e = 0; e < 32; e++)
+        x2[e / 4][e % 4] = is_own(p, e / 4) ? load_here(in2 + element<D>(e / 4, e % 4)) : 0.0f;
 }
 
-/* s times -c, set or added; all loads in flight together. */
-static __device__ __forceinline__ void put_sums(float *out, Sums &s, float c, bool add,
-                                                const Place &p) {
-    Sums old = {};
-    out += first_element(p);
-    if (add) {
-#pragma unroll
-        for (int e = 0; e < 32; e++) flat(old)[e] = out[element(e)];
-    }
-#pragma unroll
-    for (int e = 0; e < 32; e++) out[element(e)] = flat(old)[e] - c * flat(s)[e];
-}
-
-/* W' = W - softnorm(G), high and rest, into two tiles; norm: of rows r and r + 8. */
-static __device__ __forceinline__ void train_weights(Shared high, Shared rest, float (&norm)[2],
-                                                     Sums &g, Sums &w, const Place &p) {
+/* W' = W - softnorm(G), high and rest, into two tiles. */
+template <int D>
+static __device__ __forceinline__ void train_weights(Shared high, Shared rest, const Sums &g,
+                                                     const Sums &w, const GluPlace<D> &p) {
     float square[2] = {}, rate[2];
 #pragma unroll
-    for (int e = 0; e < 32; e++) square[e >> 1 & 1] += flat(g)[e] * flat(g)[e];
+    for (int e = 0; e < 32; e++) square[e >> 1 & 1] += g[e / 4][e % 4] * g[e / 4][e % 4];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        norm[half] = sqrtf(quad_sum(square[half]));
-        rate[half] = 1.0f / (norm[half] + 1.0f);
+        rate[half] = reciprocal(square_root(quad_sum(square[half])) + 1.0f);
     }
 #pragma unroll
     for (int k = 0; k < GROUP / 16; k++) {
@@ -262,40 +261,11 @@ static __device__ __forceinline__ void train_weights(Shared high, Shared rest, f
         uint32_t f[4], x[4];
 #pragma unroll
         for (int e = 0; e < 8; e++)
-            u[e] = flat(w)[8 * k + e] - rate[e >> 1 & 1] * flat(g)[8 * k + e];
+            u[e] = w[2 * k + e / 4][e % 4] - rate[e >> 1 & 1] * g[2 * k + e / 4][e % 4];
         pack_columns(f, u);
         pack_columns_rest(x, f, u);
         matrix_put_turned(high, p.own, 16 * k, 0, f);
         matrix_put_turned(rest, p.own, 16 * k, 0, x);
-    }
-}
-
-/* dW' in s -> dG into a tile; s is left as dW' / -c, so that K' dZ (which lacks the factor -c) can
- * be added to it. */
-static __device__ __forceinline__ void
-train_backward(Shared tile, Sums &s, Sums &g, const float (&norm)[2], float c, const Place &p) {
-    float t[2] = {}, rate[2], back[2];
-#pragma unroll
-    for (int e = 0; e < 32; e++) t[e >> 1 & 1] -= flat(g)[e] * flat(s)[e];
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        rate[half] = 1.0f / (norm[half] + 1.0f);
-        t[half] = quad_sum(t[half]);
-        back[half] = norm[half] > 0 ? rate[half] * rate[half] * t[half] / norm[half] : 0.0f;
-    }
-    const float scale = -1.0f / c;
-#pragma unroll
-    for (int k = 0; k < GROUP / 16; k++) {
-        float u[8];
-        uint32_t f[4];
-#pragma unroll
-        for (int e = 0; e < 8; e++) {
-            const int half = e >> 1 & 1;
-            u[e] = -rate[half] * flat(s)[8 * k + e] - back[half] * flat(g)[8 * k + e];
-            flat(s)[8 * k + e] *= scale;
-        }
-        pack_columns(f, u);
-        matrix_put_turned(tile, p.own, 16 * k, 0, f);
     }
 }
 

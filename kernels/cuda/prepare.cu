@@ -24,12 +24,13 @@ typedef struct Images {
 static __device__ void pixel_noise(const int32_t *sample, int pixel, float out[3]) {
     uint32_t r[4] = {(uint32_t)pixel, 0, 0, 0};
     philox_block(r, (uint32_t)sample[5], (uint32_t)sample[6]);
-    const float turn = 6.283185307179586f * 0x1p-32f;
     const float far = sqrtf(-2.0f * logf(((float)(r[0] >> 8) + 0.5f) * 0x1p-24f));
     const float again = sqrtf(-2.0f * logf(((float)(r[2] >> 8) + 0.5f) * 0x1p-24f));
-    out[0] = far * cosf(turn * (float)r[1]);
-    out[1] = far * sinf(turn * (float)r[1]);
-    out[2] = again * cosf(turn * (float)r[3]);
+    float sine, cosine;
+    sincospif((float)r[1] * 0x1p-31f, &sine, &cosine);
+    out[0] = far * cosine;
+    out[1] = far * sine;
+    out[2] = again * cospif((float)r[3] * 0x1p-31f);
 }
 
 /* Where channel 0 of a pixel goes, and how far apart channels are. */
@@ -49,6 +50,16 @@ static __device__ __forceinline__ float byte_value(const uint32_t (&words)[6], i
     return __uint_as_float(__byte_perm(words[i / 4], 0x4b000000u, 0x7540 + i % 4)) - 8388608.0f;
 }
 
+template <bool FLIP>
+static __device__ __forceinline__ void run_normalise(float (&v)[RUN][3], const Images &p,
+                                                     const uint32_t (&words)[6]) {
+#pragma unroll
+    for (int i = 0; i < RUN; i++)
+#pragma unroll
+        for (int c = 0; c < 3; c++)
+            v[i][c] = byte_value(words, 3 * (FLIP ? RUN - 1 - i : i) + c) * p.scale[c] + p.shift[c];
+}
+
 /* e(b, row, column .. column+7): normalised, flipped, erased. */
 template <bool PREPARE>
 static __device__ __forceinline__ void run_values(float (&v)[RUN][3], const Images &p, int b,
@@ -61,14 +72,10 @@ static __device__ __forceinline__ void run_values(float (&v)[RUN][3], const Imag
     const uint2 parts[3] = {x[0], x[1], x[2]};
     const uint32_t words[6] = {parts[0].x, parts[0].y, parts[1].x,
                                parts[1].y, parts[2].x, parts[2].y};
-#pragma unroll
-    for (int i = 0; i < RUN; i++)
-#pragma unroll
-        for (int c = 0; c < 3; c++) {
-            const float straight = byte_value(words, 3 * i + c);
-            const float turned = byte_value(words, 3 * (RUN - 1 - i) + c);
-            v[i][c] = (flip ? turned : straight) * p.scale[c] + p.shift[c];
-        }
+    if (flip)
+        run_normalise<true>(v, p, words);
+    else
+        run_normalise<false>(v, p, words);
     if (!PREPARE) return;
     const int down = row - s[1], right = column - s[2];
     if (down < 0 || down >= s[3] || right + RUN <= 0 || right >= s[4]) return;

@@ -194,11 +194,12 @@ static __device__ __forceinline__ void rows_join(float *shared, const float (&va
     __syncthreads();
     for (int row = 0; row < (int)blockDim.y; row++) {
         if ((int)threadIdx.y == row) {
+            float sum[COUNT]; /* all loads before the first store: the compiler may not swap them */
 #pragma unroll
-            for (int i = 0; i < COUNT; i++) {
-                float *at = shared + i * lanes + threadIdx.x;
-                *at = row ? *at + value[i] : value[i];
-            }
+            for (int i = 0; i < COUNT; i++)
+                sum[i] = row ? shared[i * lanes + threadIdx.x] + value[i] : value[i];
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) shared[i * lanes + threadIdx.x] = sum[i];
         }
         __syncthreads();
     }

@@ -125,33 +125,47 @@ extern "C" Status merge_heads_cuda(Device *d, Grad packed, Tensor x, int64_t off
     return heads_launch<false>(d, "merge_heads", packed.t, x, x, packed.t, offset, packed.add);
 }
 
-#define TOKEN_LANES 8
+#define TOKEN_LANES   32
+#define CHANNEL_LANES 8
 
-/* Block: 32 channels of one sample by 8 lanes over its tokens. */
-template <typename T>
-__global__ void __launch_bounds__(32 * TOKEN_LANES)
+/* Block: CHANNEL_LANES V channels of one sample by TOKEN_LANES lanes over its tokens. */
+template <typename T, int V>
+__global__ void __launch_bounds__(CHANNEL_LANES *TOKEN_LANES)
     mean_tokens_kernel(float *y, const T *x, int64_t tokens, int64_t channels) {
-    __shared__ float sums[TOKEN_LANES][32];
-    const int64_t c = (int64_t)blockIdx.y * 32 + threadIdx.x, b = blockIdx.x;
-    float sum = 0;
-    if (c < channels)
-        for (int64_t n = threadIdx.y; n < tokens; n += TOKEN_LANES)
-            sum += to_float(x[(b * tokens + n) * channels + c]);
-    sums[threadIdx.y][threadIdx.x] = sum;
+    __shared__ float sums[TOKEN_LANES][CHANNEL_LANES * V];
+    const int64_t first = (int64_t)blockIdx.y * CHANNEL_LANES * V, b = blockIdx.x;
+    const int at = threadIdx.x * V;
+    float sum[V] = {};
+    if (first + at < channels)
+#pragma unroll 4
+        for (int64_t n = threadIdx.y; n < tokens; n += TOKEN_LANES) {
+            float value[V];
+            pack_load<T, V>(value, x + (b * tokens + n) * channels + first + at);
+#pragma unroll
+            for (int v = 0; v < V; v++) sum[v] += value[v];
+        }
+#pragma unroll
+    for (int v = 0; v < V; v++) sums[threadIdx.y][at + v] = sum[v];
     __syncthreads();
-    if (threadIdx.y > 0 || c >= channels) return;
-    sum = 0;
-    for (int lane = 0; lane < TOKEN_LANES; lane++) sum += sums[lane][threadIdx.x];
-    y[b * channels + c] = sum / tokens;
+    const int c = threadIdx.y * CHANNEL_LANES + threadIdx.x;
+    if (c >= CHANNEL_LANES * V || first + c >= channels) return;
+    float total = 0;
+    for (int lane = 0; lane < TOKEN_LANES; lane++) total += sums[lane][c];
+    y[b * channels + first + c] = total / tokens;
+}
+
+template <typename T, int V> static void mean_tokens_launch(Device *d, Tensor y, Tensor x) {
+    const int64_t channels = x.shape[2];
+    const dim3 grid((unsigned)x.shape[0], (unsigned)ceil_div(channels, CHANNEL_LANES * V));
+    mean_tokens_kernel<T, V><<<grid, dim3(CHANNEL_LANES, TOKEN_LANES), 0, stream_of(d)>>>(
+        (float *)y.data, (const T *)x.data, x.shape[1], channels);
 }
 
 extern "C" Status mean_tokens_cuda(Device *d, Tensor y, Tensor x) {
-    const int64_t batch = x.shape[0], tokens = x.shape[1], channels = x.shape[2];
     if (tensor_count(x) == 0) return STATUS_OK;
-    const dim3 grid((unsigned)batch, (unsigned)ceil_div(channels, 32)), block(32, TOKEN_LANES);
-    WITH_ACT("mean_tokens", x.dtype, T,
-             mean_tokens_kernel<T><<<grid, block, 0, stream_of(d)>>>(
-                 (float *)y.data, (const T *)x.data, tokens, channels));
+    WITH_ACT("mean_tokens", x.dtype, T, const int V = 16 / sizeof(T);
+             if (x.shape[2] % V == 0 && is_aligned(x.data, 16)) mean_tokens_launch<T, V>(d, y, x);
+             else mean_tokens_launch<T, 1>(d, y, x));
     return launched("mean_tokens");
 }
 
@@ -177,12 +191,15 @@ extern "C" Status mean_tokens_backward_cuda(Device *d, Grad dx, Tensor dy) {
     const int64_t n = tensor_is_none(dx.t) ? 0 : tensor_count(dx.t);
     if (n == 0) return STATUS_OK;
     const int64_t batch = dx.t.shape[0], tokens = dx.t.shape[1], channels = dx.t.shape[2];
-    const bool packed = channels % 4 == 0 && is_aligned(dx.t.data, 16) && is_aligned(dy.data, 16);
-    const dim3 grid(blocks_of(tokens * channels / (packed ? 4 : 1)),
+    const int64_t unit = 16 / (int64_t)dtype_size(dx.t.dtype);
+    const bool packed =
+        channels % unit == 0 && is_aligned(dx.t.data, 16) && is_aligned(dy.data, 32);
+    const dim3 grid(blocks_of(tokens * channels / (packed ? unit : 1)),
                     (unsigned)(batch < 65535 ? batch : 65535));
     WITH_ACT(
         "mean_tokens_backward", dx.t.dtype, T, T *to = (T *)dx.t.data;
-        const float *from = (const float *)dy.data; if (packed) mean_tokens_backward_kernel<T, 4>
+        const float *from = (const float *)dy.data;
+        if (packed) mean_tokens_backward_kernel<T, 16 / sizeof(T)>
         <<<grid, THREADS, 0, stream_of(d)>>>(to, dx.add, from, batch, (int)tokens, (int)channels);
         else mean_tokens_backward_kernel<T, 1>
         <<<grid, THREADS, 0, stream_of(d)>>>(to, dx.add, from, batch, (int)tokens, (int)channels));

@@ -1,10 +1,17 @@
 /* Depthwise branch of the ViTTT mixer (vittt.md 2.2, 3.2): a block per sample and 128 bytes of
  * channels, on padded tiles (stencil.cuh). The per-sample kernel w' lives in shared memory only. */
 #include "kernels/cuda/dwc.cuh"
+#include "kernels/cuda/glu_feed.cuh"
 #include "kernels/cuda/stencil.cuh"
 
 #define TILE_LIMIT ((int64_t)36 << 10)
 #define TILES      3 /* in shared memory at a time */
+
+/* Tiles with their borders by the copy engine (Hopper, BF16, maps of one tile): q, k, v and dO as
+ * [batch][height][width][channels]. */
+typedef struct DwcMaps {
+    CUtensorMap q, k, v, o;
+} DwcMaps;
 
 /* Where the block works: its sample and first channel. */
 typedef struct DwcPlace {
@@ -68,23 +75,60 @@ static __device__ __forceinline__ void tile_taps(float (&g)[9][STRIP_V], const c
     }
 }
 
-template <typename T>
+#if HAVE_SM90A
+
+/* Two barriers in shared memory; begins and ends with the block's. */
+static __device__ __forceinline__ void tiles_init(Shared full) {
+    if (threadIdx.x == 0 && threadIdx.y == 0) feed_barriers(full, 2);
+    __syncthreads();
+}
+
+/* Starts the copy of a tile, whose place is free; `full` counts its bytes. */
+static __device__ __forceinline__ void tile_bring(Shared tile, const CUtensorMap *map,
+                                                  Shared full) {
+    if (threadIdx.x == 0 && threadIdx.y == 0)
+        box4_fetch(tile, map, blockIdx.y * (PIXEL_BYTES / (int)sizeof(bf16)), -1, -1,
+                   (int)blockIdx.x, full);
+}
+static __device__ __forceinline__ void tiles_expect(Shared full, int bytes) {
+    if (threadIdx.x == 0 && threadIdx.y == 0) barrier_expect(full, bytes);
+}
+
+#endif /* HAVE_SM90A */
+
+template <typename T, bool BULK>
 __global__ void __launch_bounds__(MAX_THREADS, 2)
-    vittt_dwc_kernel(T *cat, float *g_out, const T *qkv, const float *w3, DwcArgs a, Cut c) {
+    vittt_dwc_kernel(T *cat, float *g_out, const T *qkv, const float *w3, DwcArgs a, Cut c,
+                     const __grid_constant__ DwcMaps maps) {
     extern __shared__ __align__(128) char memory[];
     const Shared tiles = shared_address(memory);
     float *taps = (float *)(memory + TILES * c.tile_bytes);
     const DwcPlace p = dwc_place<T>(a, c);
     const T *q = qkv + p.in, *k = q + a.channels, *v = k + a.channels;
     float sum[9][STRIP_V] = {};
+#if HAVE_SM90A
+    __shared__ uint64_t barriers[2];
+    const Shared full = shared_address(barriers);
+    if (BULK) {
+        tiles_init(full);
+        tiles_expect(full, 2 * c.tile_bytes);
+        tile_bring(tiles, &maps.k, full);
+        tile_bring(tiles + c.tile_bytes, &maps.v, full);
+        tiles_expect(full + 8, c.tile_bytes);
+        tile_bring(tiles + 2 * c.tile_bytes, &maps.q, full + 8);
+        barrier_wait(full, 0);
+    }
+#endif
     for (int tile = 0; tile < c.tiles; tile++) {
         const int y0 = tile * c.rows;
-        tile_fetch<T>(tiles, k, a.pitch, c, y0, p.left);
-        tile_fetch<T>(tiles + c.tile_bytes, v, a.pitch, c, y0, p.left);
-        if (c.tiles == 1) tile_fetch<T>(tiles + 2 * c.tile_bytes, q, a.pitch, c, y0, p.left);
-        copies_commit();
-        copies_wait<0>();
-        __syncthreads();
+        if (!BULK) {
+            tile_fetch<T>(tiles, k, a.pitch, c, y0, p.left);
+            tile_fetch<T>(tiles + c.tile_bytes, v, a.pitch, c, y0, p.left);
+            if (c.tiles == 1) tile_fetch<T>(tiles + 2 * c.tile_bytes, q, a.pitch, c, y0, p.left);
+            copies_commit();
+            copies_wait<0>();
+            __syncthreads();
+        }
         tile_taps<T>(sum, memory, memory + c.tile_bytes, c, y0, p);
         __syncthreads();
     }
@@ -100,6 +144,9 @@ __global__ void __launch_bounds__(MAX_THREADS, 2)
         dwc_inner_step(g, w3 + ch * 9);
         for (int t = 0; t < 9; t++) taps[(t * STRIP_V + i) * blockDim.x + threadIdx.x] = g[t];
     }
+#if HAVE_SM90A
+    if (BULK) barrier_wait(full + 8, 0);
+#endif
     __syncthreads();
     for (int tile = 0; tile < c.tiles; tile++) {
         const int y0 = tile * c.rows;
@@ -140,10 +187,11 @@ static __device__ __forceinline__ void dwc_middle(float *w, float *dg, float *dw
     __syncthreads();
 }
 
-template <typename T>
+template <typename T, bool BULK>
 __global__ void __launch_bounds__(MAX_THREADS, 2)
     vittt_dwc_backward_kernel(T *dqkv, float *dw3_partial, const T *dcat, const T *qkv,
-                              const float *g, const float *w3, DwcArgs a, Cut c) {
+                              const float *g, const float *w3, DwcArgs a, Cut c,
+                              const __grid_constant__ DwcMaps maps) {
     extern __shared__ __align__(128) char memory[];
     const Shared tiles = shared_address(memory);
     char *side = memory + c.tile_bytes, *third = side + c.tile_bytes;
@@ -152,18 +200,36 @@ __global__ void __launch_bounds__(MAX_THREADS, 2)
     const T *q = qkv + p.in, *k = q + a.channels, *v = k + a.channels, *out = dcat + p.cat;
     T *dq = dqkv + p.in, *dk = dq + a.channels, *dv = dk + a.channels;
     float sum[9][STRIP_V] = {};
+#if HAVE_SM90A
+    __shared__ uint64_t barriers[2];
+    const Shared full = shared_address(barriers);
+    if (BULK) {
+        tiles_init(full);
+        tiles_expect(full, 2 * c.tile_bytes);
+        tile_bring(tiles, &maps.q, full);
+        tile_bring(tiles + c.tile_bytes, &maps.o, full);
+        tiles_expect(full + 8, 2 * c.tile_bytes); /* v, and k later */
+        tile_bring(tiles + 2 * c.tile_bytes, &maps.v, full + 8);
+        barrier_wait(full, 0);
+    }
+#endif
     for (int tile = 0; tile < c.tiles; tile++) {
         const int y0 = tile * c.rows;
-        tile_fetch<T>(tiles, q, a.pitch, c, y0, p.left);
-        tile_fetch<T>(tiles + c.tile_bytes, out, a.cat_pitch, c, y0, p.left);
-        if (c.tiles == 1) tile_fetch<T>(tiles + 2 * c.tile_bytes, v, a.pitch, c, y0, p.left);
-        copies_commit();
-        copies_wait<0>();
-        __syncthreads();
+        if (!BULK) {
+            tile_fetch<T>(tiles, q, a.pitch, c, y0, p.left);
+            tile_fetch<T>(tiles + c.tile_bytes, out, a.cat_pitch, c, y0, p.left);
+            if (c.tiles == 1) tile_fetch<T>(tiles + 2 * c.tile_bytes, v, a.pitch, c, y0, p.left);
+            copies_commit();
+            copies_wait<0>();
+            __syncthreads();
+        }
         tile_taps<T>(sum, memory, side, c, y0, p);
         __syncthreads();
     }
-    if (c.tiles == 1) { /* k takes the place of q, while the sums are joined */
+#if HAVE_SM90A
+    if (BULK) tile_bring(tiles, &maps.k, full + 8); /* all have read q */
+#endif
+    if (!BULK && c.tiles == 1) { /* k takes the place of q, while the sums are joined */
         tile_fetch<T>(tiles, k, a.pitch, c, 0, p.left);
         copies_commit();
     }
@@ -177,7 +243,10 @@ __global__ void __launch_bounds__(MAX_THREADS, 2)
             tile_fetch<T>(tiles + 2 * c.tile_bytes, v, a.pitch, c, y0, p.left);
             copies_commit();
         }
-        copies_wait<0>();
+        if (!BULK) copies_wait<0>();
+#if HAVE_SM90A
+        if (BULK) barrier_wait(full + 8, 0);
+#endif
         __syncthreads();
         tile_apply<T>(dq, a.pitch, side, c, y0, p, w, 1.0f, true);
         tile_apply<T>(dk, a.pitch, third, c, y0, p, dg, -a.c, true);
@@ -197,6 +266,63 @@ static bool dwc_tiled(Cut *c, VitttShape s, const DwcArgs &a, size_t size, const
            is_aligned(q, 16) && is_aligned(r, 16);
 }
 
+/* A map of the branch from p on, `pitch` elements from pixel to pixel, in tiles with borders. */
+static Status dwc_map(CUtensorMap *map, const bf16 *p, const DwcArgs &a, int64_t batch,
+                      int64_t pitch, const Cut &c) {
+    const int64_t size[4] = {a.channels, a.width, a.height, batch},
+                  pitches[3] = {pitch, a.width * pitch, a.height * a.width * pitch};
+    const int box[4] = {PIXEL_BYTES / (int)sizeof(bf16), c.width + 2, c.rows + 2, 1};
+    return map_boxes(map, p, 4, size, pitches, box);
+}
+
+/* Whether the copy engine can bring the tiles. */
+static bool dwc_bulk(Device *d, const Cut &c, DType act) {
+    return backend_of(d)->sm90a && act == DTYPE_BF16 && c.tiles == 1 && c.width + 2 <= 256 &&
+           c.rows + 2 <= 256;
+}
+
+static Status dwc_maps(DwcMaps *maps, const DwcArgs &a, int64_t batch, const Cut &c,
+                       const void *qkv, const void *dcat) {
+    const bf16 *q = (const bf16 *)qkv + a.first;
+    TRY(dwc_map(&maps->q, q, a, batch, a.pitch, c));
+    TRY(dwc_map(&maps->k, q + a.channels, a, batch, a.pitch, c));
+    TRY(dwc_map(&maps->v, q + 2 * a.channels, a, batch, a.pitch, c));
+    if (!dcat) return STATUS_OK;
+    return dwc_map(&maps->o, (const bf16 *)dcat + a.cat_first, a, batch, a.cat_pitch, c);
+}
+
+template <typename T, bool BULK>
+static Status dwc_forward_launch(Device *d, int64_t batch, const DwcArgs &a, T *out, float *g,
+                                 const T *in, const float *w, const Cut &c, dim3 block) {
+    const dim3 grid((unsigned)batch,
+                    (unsigned)ceil_div(a.channels * (int64_t)sizeof(T), PIXEL_BYTES));
+    const int bytes = TILES * c.tile_bytes + (int)sizeof(float) * 9 * STRIP_V * (int)block.x;
+    DwcMaps maps = {};
+    if (BULK) TRY(dwc_maps(&maps, a, batch, c, in, NULL));
+    CUDA_TRY(cudaFuncSetAttribute(vittt_dwc_kernel<T, BULK>,
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+             "vittt_dwc");
+    vittt_dwc_kernel<T, BULK><<<grid, block, bytes, stream_of(d)>>>(out, g, in, w, a, c, maps);
+    return launched("vittt_dwc");
+}
+
+template <typename T, bool BULK>
+static Status dwc_backward_launch(Device *d, int64_t batch, const DwcArgs &a, T *out,
+                                  float *partial, const T *dout, const T *in, const float *g,
+                                  const float *w, const Cut &c, dim3 block) {
+    const dim3 grid((unsigned)batch,
+                    (unsigned)ceil_div(a.channels * (int64_t)sizeof(T), PIXEL_BYTES));
+    const int bytes = TILES * c.tile_bytes + (int)sizeof(float) * 18 * STRIP_V * (int)block.x;
+    DwcMaps maps = {};
+    if (BULK) TRY(dwc_maps(&maps, a, batch, c, in, dout));
+    CUDA_TRY(cudaFuncSetAttribute(vittt_dwc_backward_kernel<T, BULK>,
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+             "vittt_dwc_backward");
+    vittt_dwc_backward_kernel<T, BULK>
+        <<<grid, block, bytes, stream_of(d)>>>(out, partial, dout, in, g, w, a, c, maps);
+    return launched("vittt_dwc_backward");
+}
+
 template <typename T>
 static Status dwc_forward(Device *d, VitttShape s, const DwcArgs &a, Tensor cat, Tensor g,
                           Tensor qkv, Tensor w3) {
@@ -207,14 +333,9 @@ static Status dwc_forward(Device *d, VitttShape s, const DwcArgs &a, Tensor cat,
     if (!dwc_tiled(&c, s, a, sizeof(T), cat.data, qkv.data, NULL))
         return dwc_any_forward<T>(d, s, a, out, (float *)g.data, in, w);
     const dim3 block = cut_block<T>(&c);
-    const dim3 grid((unsigned)s.batch,
-                    (unsigned)ceil_div(s.head_dim * (int64_t)sizeof(T), PIXEL_BYTES));
-    const int bytes = TILES * c.tile_bytes + (int)sizeof(float) * 9 * STRIP_V * (int)block.x;
-    CUDA_TRY(cudaFuncSetAttribute(vittt_dwc_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  bytes),
-             "vittt_dwc");
-    vittt_dwc_kernel<T><<<grid, block, bytes, stream_of(d)>>>(out, (float *)g.data, in, w, a, c);
-    return launched("vittt_dwc");
+    if (dwc_bulk(d, c, qkv.dtype))
+        return dwc_forward_launch<T, true>(d, s.batch, a, out, (float *)g.data, in, w, c, block);
+    return dwc_forward_launch<T, false>(d, s.batch, a, out, (float *)g.data, in, w, c, block);
 }
 
 template <typename T>
@@ -227,15 +348,10 @@ static Status dwc_backward(Device *d, VitttShape s, const DwcArgs &a, Tensor dqk
     if (!dwc_tiled(&c, s, a, sizeof(T), dqkv.data, qkv.data, dcat.data))
         return dwc_any_backward<T>(d, s, a, out, partial, dout, in, raw, w);
     const dim3 block = cut_block<T>(&c);
-    const dim3 grid((unsigned)s.batch,
-                    (unsigned)ceil_div(s.head_dim * (int64_t)sizeof(T), PIXEL_BYTES));
-    const int bytes = TILES * c.tile_bytes + (int)sizeof(float) * 18 * STRIP_V * (int)block.x;
-    CUDA_TRY(cudaFuncSetAttribute(vittt_dwc_backward_kernel<T>,
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-             "vittt_dwc_backward");
-    vittt_dwc_backward_kernel<T>
-        <<<grid, block, bytes, stream_of(d)>>>(out, partial, dout, in, raw, w, a, c);
-    return launched("vittt_dwc_backward");
+    if (dwc_bulk(d, c, qkv.dtype))
+        return dwc_backward_launch<T, true>(d, s.batch, a, out, partial, dout, in, raw, w, c,
+                                            block);
+    return dwc_backward_launch<T, false>(d, s.batch, a, out, partial, dout, in, raw, w, c, block);
 }
 
 extern "C" Status vittt_dwc_cuda(Device *d, VitttShape s, Tensor cat, Tensor g, Tensor qkv,

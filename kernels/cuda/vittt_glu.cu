@@ -370,8 +370,7 @@ static Status glu_backward_run(Device *d, VitttShape s, Tensor dqkv, Grad dw1, G
                  TRY(glu_any_backward<T>(d, a, dqkv, dcat, qkv)));
     }
     const int64_t n = s.heads * dd;
-    TRY(reduce_partials(d, dw1, a.dw_partial, a.parts, 2 * n, 1.0f));
-    return reduce_partials(d, dw2, a.dw_partial + n, a.parts, 2 * n, 1.0f);
+    return reduce_partials_two(d, dw1, dw2, a.dw_partial, a.dw_partial + n, a.parts, 2 * n);
 }
 
 extern "C" Status vittt_glu_backward_cuda(Device *d, VitttShape s, Tensor dqkv, Grad dw1, Grad dw2,

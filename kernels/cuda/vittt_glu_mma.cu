@@ -171,6 +171,7 @@ template <int D> static Status glu_mma_launch(Device *d, GluArgs a, Tensor cat, 
 }
 
 Status glu_mma_forward(Device *d, GluArgs a, Tensor cat, Tensor qkv) {
+    if (backend_of(d)->sm90a && a.head_dim == 64) return glu_wgmma_forward(d, a, cat, qkv);
     return a.head_dim == 64 ? glu_mma_launch<64>(d, a, cat, qkv)
                             : glu_mma_launch<32>(d, a, cat, qkv);
 }

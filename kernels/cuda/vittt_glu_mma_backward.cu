@@ -392,7 +392,7 @@ static Status glu_mma_backward_launch(Device *d, GluArgs a, Tensor dqkv, Tensor 
 }
 
 Status glu_mma_backward(Device *d, GluArgs a, Tensor dqkv, Tensor dcat, Tensor qkv) {
-    if (glu_wgmma_fits(d, a.head_dim)) return glu_wgmma_backward(d, a, dqkv, dcat, qkv);
+    if (backend_of(d)->sm90a) return glu_wgmma_backward(d, a, dqkv, dcat, qkv);
     return a.head_dim == 64 ? glu_mma_backward_launch<64>(d, a, dqkv, dcat, qkv)
                             : glu_mma_backward_launch<32>(d, a, dqkv, dcat, qkv);
 }

@@ -145,8 +145,10 @@ const OpCase cases_tokens[] = {
     {"mean_tokens", mean_tokens_body, {1, 1, 1}, BOTH, 0},
     {"mean_tokens", mean_tokens_body, {3, 49, 100}, BOTH, 0},
     {"mean_tokens", mean_tokens_body, {2, 7, 1030}, BOTH, 0},
+    {"mean_tokens", mean_tokens_body, {3, 70, 136}, BOTH, 0},
     {"mean_tokens_backward", mean_tokens_backward_body, {1, 1, 1}, BOTH, 0},
     {"mean_tokens_backward", mean_tokens_backward_body, {3, 49, 130}, BOTH, 0},
     {"mean_tokens_backward", mean_tokens_backward_body, {2, 7, 1030}, BOTH, 0},
+    {"mean_tokens_backward", mean_tokens_backward_body, {3, 37, 136}, BOTH, 0},
     {0},
 };
