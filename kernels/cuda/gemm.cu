@@ -6,8 +6,11 @@
 
 #define WORKSPACE_BYTES ((size_t)64 << 20)
 #define CANDIDATES      8
-#define TIMED_RUNS      3
-#define WORTH_TIMING    1e9 /* FLOP: smaller products take the first proposal */
+#define ROUNDS          4      /* of comparing; the first is not counted */
+#define ROUND_MS        1.0f   /* of one candidate in a round */
+#define MOST_RUNS       16     /* in that time */
+#define WORTH_TIMING    1e9    /* FLOP: smaller products take the first proposal */
+#define BETTER          0.985f /* of the first proposal's time: nearer ones are noise */
 
 typedef struct GemmKey {
     int64_t m, n, k, lda, ldb, ldc, batch, step_a, step_b, step_c;
@@ -230,20 +233,21 @@ static bool trial_open(Trial *t, const GemmCall *g) {
     return true;
 }
 
-/* Fills trial side `side` with the candidate's result; time of a run in *ms, negative if it fails.
+/* Runs the candidate `runs` times into trial side `side`; time of a run in *ms, negative if it
+ * fails.
  */
 static Status trial_run(GemmCache *cache, GemmPlan *p, const GemmCall *g, Trial *t, int side,
-                        const cublasLtMatmulAlgo_t *algo, cudaStream_t stream, float *ms) {
+                        const cublasLtMatmulAlgo_t *algo, int runs, cudaStream_t stream,
+                        float *ms) {
     *ms = -1.0f;
-    CUDA_TRY(cudaMemsetAsync(t->result[side], 0, t->bytes, stream), "comparing algorithms");
-    for (int run = 0; run <= TIMED_RUNS; run++) { /* the first is not timed */
-        if (run == 1) CUDA_TRY(cudaEventRecord(cache->start, stream), "comparing algorithms");
+    CUDA_TRY(cudaEventRecord(cache->start, stream), "comparing algorithms");
+    for (int run = 0; run < runs; run++)
         if (plan_execute(cache, p, g, algo, t->result[side], stream) != CUBLAS_STATUS_SUCCESS)
             return STATUS_OK;
-    }
     CUDA_TRY(cudaEventRecord(cache->stop, stream), "comparing algorithms");
     CUDA_TRY(cudaEventSynchronize(cache->stop), "comparing algorithms");
     CUDA_TRY(cudaEventElapsedTime(ms, cache->start, cache->stop), "comparing algorithms");
+    *ms /= (float)runs;
     return STATUS_OK;
 }
 
@@ -259,23 +263,43 @@ static Status trial_equal(Trial *t, cudaStream_t stream, bool *equal) {
     return STATUS_OK;
 }
 
-/* Index of the fastest candidate that agrees with candidate 0. */
+/* Which candidates run and agree with candidate 0. */
+static Status plan_agree(GemmCache *cache, GemmPlan *p, const GemmCall *g, Trial *t,
+                         const cublasLtMatmulHeuristicResult_t *found, int count,
+                         cudaStream_t stream, bool *agrees) {
+    for (int i = 0; i < count; i++) {
+        const int side = i > 0;
+        float ms = -1.0f;
+        CUDA_TRY(cudaMemsetAsync(t->result[side], 0, t->bytes, stream), "comparing algorithms");
+        if (found[i].state == CUBLAS_STATUS_SUCCESS)
+            TRY(trial_run(cache, p, g, t, side, &found[i].algo, 1, stream, &ms));
+        agrees[i] = ms >= 0;
+        if (i > 0 && agrees[i]) TRY(trial_equal(t, stream, &agrees[i]));
+    }
+    return STATUS_OK;
+}
+
+/* Index of the fastest candidate that agrees with candidate 0. They take turns, so that a card
+ * whose clock falls as it warms up treats them alike. */
 static Status plan_time(GemmCache *cache, GemmPlan *p, const GemmCall *g, Trial *t,
                         const cublasLtMatmulHeuristicResult_t *found, int count,
                         cudaStream_t stream, int *best) {
-    float least, ms;
+    bool agrees[CANDIDATES] = {};
+    float sum[CANDIDATES] = {}, ms;
     *best = 0;
-    TRY(trial_run(cache, p, g, t, 0, &found[0].algo, stream, &least));
-    for (int i = 1; i < count; i++) {
-        if (found[i].state != CUBLAS_STATUS_SUCCESS) continue;
-        TRY(trial_run(cache, p, g, t, 1, &found[i].algo, stream, &ms));
-        if (ms < 0 || (least >= 0 && ms >= 0.98f * least)) continue;
-        bool equal = false;
-        TRY(trial_equal(t, stream, &equal));
-        if (!equal) continue;
-        least = ms;
-        *best = i;
-    }
+    TRY(plan_agree(cache, p, g, t, found, count, stream, agrees));
+    if (!agrees[0]) return STATUS_OK;
+    TRY(trial_run(cache, p, g, t, 0, &found[0].algo, 1, stream, &ms));
+    const int fit = ms > 0 ? (int)(ROUND_MS / ms) : MOST_RUNS;
+    const int runs = fit < 1 ? 1 : fit > MOST_RUNS ? MOST_RUNS : fit;
+    for (int round = 0; round < ROUNDS; round++)
+        for (int i = 0; i < count; i++) {
+            if (!agrees[i]) continue;
+            TRY(trial_run(cache, p, g, t, 1, &found[i].algo, runs, stream, &ms));
+            if (round > 0) sum[i] += ms;
+        }
+    for (int i = 1; i < count; i++)
+        if (agrees[i] && sum[i] < sum[*best] && sum[i] < BETTER * sum[0]) *best = i;
     return STATUS_OK;
 }
 

@@ -10,15 +10,21 @@
 #include "kernels/cuda/common.cuh"
 
 typedef enum FusedKind {
-    FUSED_GELU,  /* forward: y = gelu(p); `other` (optional) = p */
-    FUSED_DGELU, /* input gradient: y = p gelu'(other) */
+    FUSED_PLAIN,     /* y = p */
+    FUSED_GELU,      /* forward: y = gelu(p); `other` (optional) = p */
+    FUSED_GELU_KEEP, /* within the kernel: the one with `other` */
+    FUSED_DGELU,     /* input gradient: y = p gelu'(other) */
+    FUSED_RESIDUAL,  /* forward: y = other + scale p; `other` may be y */
 } FusedKind;
 
 typedef struct FusedCall {
     int64_t m, n, k;
     const void *a, *b;
     void *y, *other;
-    const float *bias; /* [n] or NULL */
+    const float *bias;  /* [n] or NULL */
+    const float *scale; /* [m / rows_per_scale] or NULL: 1 */
+    int64_t rows_per_scale;
+    float *sums; /* of FUSED_DGELU: [gemm_fused_sums(m)][n], column sums of y by parts; or NULL */
     FusedKind kind;
 } FusedCall;
 
@@ -28,5 +34,7 @@ Status gemm_fused_probe(CudaBackend *b);
 /* Whether the card, the sizes and the alignment suit this kernel. */
 bool gemm_fused_fits(Device *d, const FusedCall *g);
 Status gemm_fused(Device *d, const FusedCall *g);
+/* Parts of the column sums. */
+int64_t gemm_fused_sums(int64_t m);
 
 #endif

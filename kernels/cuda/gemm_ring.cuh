@@ -33,6 +33,27 @@ template <int STAGES> static __device__ __forceinline__ void turn_next(Turn &t) 
     }
 }
 
+/* A barrier among `count` threads of the block. */
+static __device__ __forceinline__ void meet(int barrier, int count) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+static __device__ __forceinline__ void shared_put(Shared at, float2 v) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(v.x), "f"(v.y) : "memory");
+}
+static __device__ __forceinline__ float2 shared_pair(Shared at) {
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
+    return v;
+}
+static __device__ __forceinline__ uint4 shared_chunk(Shared at) {
+    uint4 v;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at)
+                 : "memory");
+    return v;
+}
+
 #endif
 
 #endif

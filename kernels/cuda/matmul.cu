@@ -1,6 +1,6 @@
 /* The product slots on top of gemm.cu: batched with broadcast, linear and its gradients. */
 #include "kernels/cuda/gemm.cuh"
-#include "kernels/cuda/gemm_forward.cuh"
+#include "kernels/cuda/gemm_dw.cuh"
 #include "kernels/cuda/gemm_fused.cuh"
 
 #define COLUMN_LANES 8
@@ -155,23 +155,13 @@ static FusedCall linear_fused(Tensor y, Tensor a, Tensor w, FusedKind kind) {
     f.kind = kind;
     return f;
 }
-static ForwardCall linear_forward(Tensor y, Tensor x, Tensor w, Tensor bias, ForwardKind kind) {
-    ForwardCall f = {};
-    f.m = tensor_rows(x), f.n = tensor_last(y), f.k = tensor_last(x);
-    f.a = x.data, f.b = w.data, f.y = y.data;
-    f.bias = (const float *)bias.data;
-    f.kind = kind;
-    return f;
-}
 
 static Status linear_run(Device *d, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor bias,
                          Activation act) {
     const int64_t inputs = tensor_last(w), outputs = w.shape[0];
-    if (act == ACT_GELU && x.dtype == DTYPE_BF16 && y.dtype == DTYPE_BF16) {
-        ForwardCall g = linear_forward(y, x, w, bias, FORWARD_GELU);
-        g.other = pre.data;
-        if (gemm_forward_fits(d, &g)) return gemm_forward(d, &g);
-        FusedCall f = linear_fused(y, x, w, FUSED_GELU);
+    if (x.dtype == DTYPE_BF16 && y.dtype == DTYPE_BF16 &&
+        (act == ACT_GELU || tensor_is_none(pre))) {
+        FusedCall f = linear_fused(y, x, w, act == ACT_GELU ? FUSED_GELU : FUSED_PLAIN);
         f.other = pre.data;
         f.bias = (const float *)bias.data;
         if (gemm_fused_fits(d, &f)) return gemm_fused(d, &f);
@@ -199,19 +189,20 @@ extern "C" Status linear_cuda(Device *d, Tensor y, Tensor pre, Tensor x, Tensor 
 static Status linear_residual_run(Device *d, Tensor y, Tensor x, Tensor w, Tensor bias,
                                   Tensor residual, Tensor scale) {
     const int64_t rows = tensor_rows(x), outputs = w.shape[0];
+    if (x.dtype == DTYPE_BF16 && y.dtype == DTYPE_BF16) {
+        FusedCall f = linear_fused(y, x, w, FUSED_RESIDUAL);
+        f.other = residual.data;
+        f.bias = (const float *)bias.data;
+        f.scale = (const float *)scale.data;
+        if (f.scale) f.rows_per_scale = rows / tensor_count(scale);
+        if (gemm_fused_fits(d, &f)) return gemm_fused(d, &f);
+    }
     GemmCall g = gemm_call(rows, outputs, tensor_last(w), x.data, false, w.data, true, y.data,
                            x.dtype, y.dtype, true);
     g.bias = (const float *)bias.data;
     if (tensor_is_none(scale)) {
         g.from = residual.data == y.data ? NULL : residual.data;
         return gemm_run(d, &g);
-    }
-    if (x.dtype == DTYPE_BF16 && y.dtype == DTYPE_BF16) {
-        ForwardCall f = linear_forward(y, x, w, bias, FORWARD_RESIDUAL);
-        f.other = residual.data;
-        f.scale = (const float *)scale.data;
-        f.rows_per_scale = rows / tensor_count(scale);
-        if (gemm_forward_fits(d, &f)) return gemm_forward(d, &f);
     }
     Tensor branch = y;
     if (residual.data == y.data) {
@@ -284,13 +275,24 @@ static Status column_sum(Device *d, Grad out, Tensor x) {
     return reduce_partials(d, out, partial, parts, columns, 1.0f);
 }
 
-static Status linear_dx_run(Device *d, Grad dx, Tensor dy, Tensor w, Tensor pre, Activation act) {
+/* dx and its column sums in one kernel; *done false where that does not fit. */
+static Status linear_dx_fused(Device *d, Grad dx, Grad sums, Tensor dy, Tensor w, Tensor pre,
+                              bool *done) {
+    FusedCall f = linear_fused(dx.t, dy, w, FUSED_DGELU);
+    const int64_t parts = gemm_fused_sums(f.m);
+    f.other = pre.data;
+    *done = !dx.add && dy.dtype == DTYPE_BF16 && dx.t.dtype == DTYPE_BF16 && gemm_fused_fits(d, &f);
+    if (!*done) return STATUS_OK;
+    if (!tensor_is_none(sums.t))
+        TRY(scratch_take(d, sizeof(float) * parts * f.n, (void **)&f.sums));
+    TRY(gemm_fused(d, &f));
+    const int64_t shape[2] = {parts, f.n};
+    return f.sums ? column_sum(d, sums, tensor_of(f.sums, DTYPE_F32, 2, shape)) : STATUS_OK;
+}
+
+static Status linear_dx_apart(Device *d, Grad dx, Grad sums, Tensor dy, Tensor w, Tensor pre,
+                              Activation act) {
     const int64_t inputs = tensor_last(w), outputs = w.shape[0];
-    if (act == ACT_GELU && !dx.add && dy.dtype == DTYPE_BF16 && dx.t.dtype == DTYPE_BF16) {
-        FusedCall f = linear_fused(dx.t, dy, w, FUSED_DGELU);
-        f.other = pre.data;
-        if (gemm_fused_fits(d, &f)) return gemm_fused(d, &f);
-    }
     Tensor before = dx.t;
     if (act == ACT_GELU && dx.add) {
         void *memory;
@@ -300,7 +302,8 @@ static Status linear_dx_run(Device *d, Grad dx, Tensor dy, Tensor w, Tensor pre,
     const GemmCall g = gemm_call(tensor_rows(dy), inputs, outputs, dy.data, false, w.data, false,
                                  before.data, dy.dtype, before.dtype, act == ACT_NONE && dx.add);
     TRY(gemm_run(d, &g));
-    return act == ACT_GELU ? unary_mul_cuda(d, dx, UNARY_DGELU, pre, before) : STATUS_OK;
+    if (act == ACT_GELU) TRY(unary_mul_cuda(d, dx, UNARY_DGELU, pre, before));
+    return tensor_is_none(sums.t) ? STATUS_OK : column_sum(d, sums, dx.t);
 }
 
 extern "C" Status linear_dx_cuda(Device *d, Grad dx, Grad sums, Tensor dy, Tensor w, Tensor pre,
@@ -309,16 +312,29 @@ extern "C" Status linear_dx_cuda(Device *d, Grad dx, Grad sums, Tensor dy, Tenso
     if (w.dtype != dy.dtype) return refuse_dtype("linear_dx", w.dtype);
     if (!tensor_is_none(sums.t) && dx.add)
         return status_set(STATUS_INTERNAL, "linear_dx: sums of a gradient that adds up");
-    Status status = linear_dx_run(d, dx, dy, w, pre, act);
-    if (status == STATUS_OK && !tensor_is_none(sums.t)) status = column_sum(d, sums, dx.t);
+    bool done = false;
+    Status status = act == ACT_GELU ? linear_dx_fused(d, dx, sums, dy, w, pre, &done) : STATUS_OK;
+    if (status == STATUS_OK && !done) status = linear_dx_apart(d, dx, sums, dy, w, pre, act);
     scratch_done(d);
     return status;
+}
+
+/* By the kernel written for Hopper; *done false where that does not fit. Chosen by the sizes alone,
+ * so that a weight gets the same gradient whether the bias wants one or not. */
+static Status linear_dw_own(Device *d, Grad dw, Grad dbias, Tensor dy, Tensor x, bool *done) {
+    DwCall g = {};
+    g.rows = tensor_rows(x), g.outputs = tensor_last(dy), g.inputs = tensor_last(x);
+    g.dy = dy.data, g.x = x.data;
+    g.dw = (float *)dw.t.data, g.add = dw.add;
+    g.dbias = (float *)dbias.t.data, g.add_bias = dbias.add;
+    *done = x.dtype == DTYPE_BF16 && dw.t.data && gemm_dw_fits(d, &g);
+    return *done ? gemm_dw(d, &g) : STATUS_OK;
 }
 
 /* cuBLASLt offers the bias gradient as a by-product of the weight product (BGRADB), but it costs
  * that product more (0.04 to 0.14 ms at the sizes of ViTTT-B, batch 256) than reading dy again
  * (0.02 to 0.08 ms). */
-static Status linear_dw_run(Device *d, Grad dw, Grad dbias, Tensor dy, Tensor x) {
+static Status linear_dw_apart(Device *d, Grad dw, Grad dbias, Tensor dy, Tensor x) {
     const int64_t inputs = tensor_last(x), outputs = tensor_last(dy);
     if (!tensor_is_none(dw.t)) {
         const GemmCall g = gemm_call(outputs, inputs, tensor_rows(x), dy.data, true, x.data, false,
@@ -330,7 +346,9 @@ static Status linear_dw_run(Device *d, Grad dw, Grad dbias, Tensor dy, Tensor x)
 
 extern "C" Status linear_dw_cuda(Device *d, Grad dw, Grad dbias, Tensor dy, Tensor x) {
     if (x.dtype != dy.dtype) return refuse_dtype("linear_dw", x.dtype);
-    const Status status = linear_dw_run(d, dw, dbias, dy, x);
+    bool done;
+    Status status = linear_dw_own(d, dw, dbias, dy, x, &done);
+    if (status == STATUS_OK && !done) status = linear_dw_apart(d, dw, dbias, dy, x);
     scratch_done(d);
     return status;
 }

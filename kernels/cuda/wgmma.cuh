@@ -43,6 +43,18 @@ static __device__ __forceinline__ void barrier_expect(Shared barrier, int bytes)
 }
 /* Waits until the phase of the given parity is over. */
 static __device__ __forceinline__ void barrier_wait(Shared barrier, int parity) {
+#ifdef BOUNDED
+    for (int i = 0; i < 20000000; i++) {
+        int done;
+        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.b32 %0, 1, 0, p;\n}\n"
+                     : "=r"(done)
+                     : "r"(barrier), "r"(parity)
+                     : "memory");
+        if (done) return;
+    }
+    __trap();
+#endif
     asm volatile("{\n.reg .pred done;\n"
                  "again:\n"
                  "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
@@ -80,6 +92,30 @@ static __device__ __forceinline__ void box_fetch_all(Shared to, const CUtensorMa
                  : "memory");
 }
 
+/* A box from shared memory to (x, y) of the map; what lies beyond the matrix is left out. */
+static __device__ __forceinline__ void send_box(const CUtensorMap *map, int x, int y, Shared from) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
+        "r"(x), "r"(y), "r"(from)
+        : "memory");
+}
+/* What this thread sent since the last commit is one group. */
+static __device__ __forceinline__ void sends_commit(void) {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+/* All groups of this thread have been read from shared memory. */
+static __device__ __forceinline__ void sends_read(void) {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+/* All groups of this thread have been written. */
+static __device__ __forceinline__ void sends_done(void) {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+/* What this thread wrote to shared memory comes before what the copy engine reads there. */
+static __device__ __forceinline__ void sends_fence(void) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 /* ---- warpgroup products
  * ----------------------------------------------------------------------------- */
 
@@ -112,12 +148,13 @@ template <int COUNT> static __device__ __forceinline__ void registers_down(void)
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-/* d (64 x 2 COUNT) = a (64 x 16) b (16 x 2 COUNT), plus d when `keep`. */
+/* d (64 x 2 COUNT) = a (64 x 16) b (16 x 2 COUNT), plus d when `keep`; operands straight or turned.
+ */
 #define EIGHT(i)                                                                                   \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
         "+f"(d[i + 6]), "+f"(d[i + 7])
 
-template <int TURNED_B>
+template <int TURNED_B, int TURNED_A = 0>
 static __device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, int keep) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
@@ -131,14 +168,14 @@ static __device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64
                  "%110, %111, "
                  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, "
                  "%125, %126, %127"
-                 "}, %128, %129, p, 1, 1, 0, %131;\n}\n"
+                 "}, %128, %129, p, 1, 1, %132, %131;\n}\n"
                  : EIGHT(0), EIGHT(8), EIGHT(16), EIGHT(24), EIGHT(32), EIGHT(40), EIGHT(48),
                    EIGHT(56), EIGHT(64), EIGHT(72), EIGHT(80), EIGHT(88), EIGHT(96), EIGHT(104),
                    EIGHT(112), EIGHT(120)
-                 : "l"(a), "l"(b), "r"(keep), "n"(TURNED_B));
+                 : "l"(a), "l"(b), "r"(keep), "n"(TURNED_B), "n"(TURNED_A));
 }
 
-template <int TURNED_B>
+template <int TURNED_B, int TURNED_A = 0>
 static __device__ __forceinline__ void wgmma(float (&d)[96], uint64_t a, uint64_t b, int keep) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
@@ -148,14 +185,14 @@ static __device__ __forceinline__ void wgmma(float (&d)[96], uint64_t a, uint64_
                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
                  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
                  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-                 "}, %96, %97, p, 1, 1, 0, %99;\n}\n"
+                 "}, %96, %97, p, 1, 1, %100, %99;\n}\n"
                  : EIGHT(0), EIGHT(8), EIGHT(16), EIGHT(24), EIGHT(32), EIGHT(40), EIGHT(48),
                    EIGHT(56), EIGHT(64), EIGHT(72), EIGHT(80), EIGHT(88)
-                 : "l"(a), "l"(b), "r"(keep), "n"(TURNED_B));
+                 : "l"(a), "l"(b), "r"(keep), "n"(TURNED_B), "n"(TURNED_A));
 }
 
 /* 128 columns whose accumulators are d[FIRST] and the 63 after it. */
-template <int TURNED_B, int FIRST, int COUNT>
+template <int TURNED_B, int FIRST, int TURNED_A = 0, int COUNT>
 static __device__ __forceinline__ void wgmma_128(float (&d)[COUNT], uint64_t a, uint64_t b,
                                                  int keep) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
@@ -164,24 +201,35 @@ static __device__ __forceinline__ void wgmma_128(float (&d)[COUNT], uint64_t a, 
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-                 "}, %64, %65, p, 1, 1, 0, %67;\n}\n"
+                 "}, %64, %65, p, 1, 1, %68, %67;\n}\n"
                  : EIGHT(FIRST), EIGHT(FIRST + 8), EIGHT(FIRST + 16), EIGHT(FIRST + 24),
                    EIGHT(FIRST + 32), EIGHT(FIRST + 40), EIGHT(FIRST + 48), EIGHT(FIRST + 56)
-                 : "l"(a), "l"(b), "r"(keep), "n"(TURNED_B));
+                 : "l"(a), "l"(b), "r"(keep), "n"(TURNED_B), "n"(TURNED_A));
 }
 #undef EIGHT
 
-template <int TURNED_B>
+/* The sums of the rows of a, turned, in every column of d: b is an operand of ones. */
+static __device__ __forceinline__ void wgmma_rows(float (&d)[4], uint64_t a, uint64_t ones,
+                                                  int keep) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, p, "
+                 "1, 1, 1, 0;\n}\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "l"(a), "l"(ones), "r"(keep));
+}
+
+template <int TURNED_B, int TURNED_A = 0>
 static __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, int keep) {
-    wgmma_128<TURNED_B, 0>(d, a, b, keep);
+    wgmma_128<TURNED_B, 0, TURNED_A>(d, a, b, keep);
 }
 
 /* 256 columns as twice 128: one instruction for all needs 154 registers a thread at the kernel's
  * entry, which blocks of 512 threads and more do not have. */
+template <int TURNED_B>
 static __device__ __forceinline__ void wgmma_halves(float (&d)[128], uint64_t a, uint64_t b,
                                                     int keep) {
-    wgmma_128<0, 0>(d, a, b, keep);
-    wgmma_128<0, 64>(d, a, b + (2 * TILE_BYTES >> 4), keep);
+    wgmma_128<TURNED_B, 0>(d, a, b, keep);
+    wgmma_128<TURNED_B, 64>(d, a, b + (2 * TILE_BYTES >> 4), keep);
 }
 
 #endif /* HAVE_SM90A */

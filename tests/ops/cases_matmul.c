@@ -77,11 +77,11 @@ static void linear_body(Run *r) {
     CALL(r, linear, y, pre, x, w, bias, gelu ? ACT_GELU : ACT_NONE);
     if (!r->reference) return;
     double *e = expected(r, y), *before = expected(r, pre);
+    const double *from = values(r, x), *weight = values(r, w);
     for (int64_t i = 0; i < m; i++) {
         for (int64_t o = 0; o < out; o++) {
             double sum = biased ? values(r, bias)[o] : 0.0;
-            for (int64_t l = 0; l < in; l++)
-                sum += values(r, x)[i * in + l] * values(r, w)[o * in + l];
+            for (int64_t l = 0; l < in; l++) sum += from[i * in + l] * weight[o * in + l];
             e[i * out + o] = gelu ? unary_reference(UNARY_GELU, sum) : sum;
             if (keep) before[i * out + o] = sum;
         }
@@ -106,12 +106,12 @@ static void linear_residual_body(Run *r) {
     CALL(r, linear_residual, y, x, w, bias, residual, scale);
     if (!r->reference) return;
     double *e = expected(r, y);
+    const double *from = values(r, x), *weight = values(r, w);
     for (int64_t i = 0; i < m; i++) {
         const double factor = samples ? values(r, scale)[i / (m / samples)] : 1.0;
         for (int64_t o = 0; o < out; o++) {
             double sum = values(r, bias)[o];
-            for (int64_t l = 0; l < in; l++)
-                sum += values(r, x)[i * in + l] * values(r, w)[o * in + l];
+            for (int64_t l = 0; l < in; l++) sum += from[i * in + l] * weight[o * in + l];
             e[i * out + o] = values(r, residual)[i * out + o] + factor * sum;
         }
     }
@@ -136,9 +136,9 @@ static void linear_dx_body(Run *r) {
     CALL(r, linear_dx, dx, sums, dy, w, pre, gelu ? ACT_GELU : ACT_NONE);
     double *e = r->reference ? expected(r, dx.t) : NULL;
     double *s = r->reference && sum ? expected(r, sums.t) : NULL;
+    const double *from = e ? values(r, dy) : NULL, *weight = e ? values(r, w) : NULL;
     for (int64_t i = 0; e && i < m * in; i++) {
-        for (int64_t o = 0; o < out; o++)
-            e[i] += values(r, dy)[i / in * out + o] * values(r, w)[o * in + i % in];
+        for (int64_t o = 0; o < out; o++) e[i] += from[i / in * out + o] * weight[o * in + i % in];
         if (gelu) e[i] *= unary_reference(UNARY_DGELU, values(r, pre)[i]);
         if (s) s[i % in] += e[i];
     }
@@ -154,11 +154,12 @@ static void linear_dw_body(Run *r) {
     CALL(r, linear_dw, dw, dbias, dy, x);
     if (!r->reference) return;
     double *e = expected(r, dw.t), *b = expected(r, dbias.t);
+    const double *from = values(r, x), *slope = values(r, dy);
     for (int64_t i = 0; i < m; i++) {
         for (int64_t o = 0; o < out; o++) {
-            const double g = values(r, dy)[i * out + o];
+            const double g = slope[i * out + o];
             if (b) b[o] += g;
-            for (int64_t l = 0; e && l < in; l++) e[o * in + l] += g * values(r, x)[i * in + l];
+            for (int64_t l = 0; e && l < in; l++) e[o * in + l] += g * from[i * in + l];
         }
     }
 }
@@ -202,6 +203,8 @@ const OpCase cases_matmul[] = {
     /* large enough for the kernels that fuse GELU into the product */
     {"linear", linear_body, {1025, 136, 248, 2}, IN_BF16, 0},
     {"linear", linear_body, {1300, 200, 504, 2 | 4}, IN_BF16, 2},
+    {"linear", linear_body, {16640, 128, 232}, IN_BF16, 0},        /* a tile a block */
+    {"linear", linear_body, {17000, 128, 232, 2 | 4}, IN_BF16, 2}, /* several tiles a block */
     {"linear_residual", linear_residual_body, {1, 1, 1}, IN_BOTH, 0},
     {"linear_residual", linear_residual_body, {33, 48, 37}, IN_BOTH, 0},
     {"linear_residual", linear_residual_body, {33, 48, 40, 0, 1}, IN_BOTH, 0},
@@ -209,15 +212,18 @@ const OpCase cases_matmul[] = {
     {"linear_residual", linear_residual_body, {33, 24, 37, 11, 1}, IN_BOTH, 2},
     {"linear_residual", linear_residual_body, {301, 9, 1030, 7}, IN_BOTH, 2},
     {"linear_residual", linear_residual_body, {1302, 136, 248, 7}, IN_BF16, 2},
+    {"linear_residual", linear_residual_body, {16640, 128, 232, 0, 1}, IN_BF16, 2},
     {"linear_dx", linear_dx_body, {1, 1, 1}, IN_BOTH, 0},
     {"linear_dx", linear_dx_body, {33, 37, 48}, IN_BOTH, 0},
     {"linear_dx", linear_dx_body, {33, 96, 24, 2}, IN_BOTH, 0},
     {"linear_dx", linear_dx_body, {33, 40, 24, 4}, IN_BOTH, 0},
     {"linear_dx", linear_dx_body, {130, 37, 24, 2 | 4}, IN_BOTH, 0},
     {"linear_dx", linear_dx_body, {1025, 136, 648, 2}, IN_BF16, 0},
+    {"linear_dx", linear_dx_body, {1300, 504, 200, 2 | 4}, IN_BF16, 0},
     {"linear_dw", linear_dw_body, {1, 1, 1}, IN_BOTH, 0},
     {"linear_dw", linear_dw_body, {333, 37, 48}, IN_BOTH, 0},
     {"linear_dw", linear_dw_body, {65, 3, 1100}, IN_BOTH, 0},
+    {"linear_dw", linear_dw_body, {4290, 248, 504}, IN_BF16, 0},
     {"linear", linear_body, {196, 192, 672}, IN_BOTH | ONLY_BENCH, 0},
     {"linear", linear_body, {196, 224, 192}, IN_BOTH | ONLY_BENCH, 0},
     {"linear", linear_body, {196, 192, 768}, IN_BOTH | ONLY_BENCH, 0},
