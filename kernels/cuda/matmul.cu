@@ -89,7 +89,7 @@ static bool sums_apart(Tensor a, Tensor b, Tensor c, int64_t k, int64_t counts[2
     *inner = leading(c, 0) == 1 && counts[0] > 1;
     const int64_t outer = leading(c, 1) == 1 ? counts[1] : 1;
     const bool whole = outer > 1 || (*inner && counts[1] <= 1);
-    return whole && c.dtype == DTYPE_F32 && outer * (*inner ? counts[0] : 1) >= 4 &&
+    return whole && outer * (*inner ? counts[0] : 1) >= 4 &&
            2.0 * (double)m * (double)n * (double)k <= SUMMED_APART_FLOP &&
            counts[0] * counts[1] * m * n * (int64_t)sizeof(float) <= SUMMED_APART_BYTES;
 }
@@ -107,7 +107,15 @@ static Status matmul_apart(Device *d, Grad c, Tensor a, bool ta, Tensor b, bool 
     g.alpha = alpha;
     TRY(matmul_loops(d, g, loop));
     const int64_t kept = inner ? m * n : counts[0] * m * n;
-    return reduce_partials(d, c, (const float *)memory, tensor_count(each) / kept, kept, 1.0f);
+    Tensor sum = c.t;
+    const bool detour = c.t.dtype != DTYPE_F32;
+    if (detour) {
+        TRY(scratch_take(d, (size_t)kept * sizeof(float), &memory));
+        sum = tensor_of(memory, DTYPE_F32, c.t.rank, c.t.shape);
+    }
+    const Grad to = {sum, c.add && !detour};
+    TRY(reduce_partials(d, to, (const float *)each.data, tensor_count(each) / kept, kept, 1.0f));
+    return detour ? copy_cuda(d, c, sum, 1.0f) : STATUS_OK;
 }
 
 static Status matmul_run(Device *d, Grad c, Tensor a, bool ta, Tensor b, bool tb, float alpha) {
