@@ -44,15 +44,19 @@ Status fused_w1(Fused *f) {
     return f->d->k->copy(f->d, grad_set(f->w1), w, 1);
 }
 
-/* [W0|W2] as they come. */
+/* [W0|W2] as they come: a few rows at a time, which are as good as matrices here. */
 static Status take_gates(Fused *f) {
+    enum { ROWS = 16 };
     if (f->rule->linear) return STATUS_OK;
-    const Tensor w0 = f->weight[0], w2 = f->weight[2], none = tensor_none();
+    const Tensor w0 = f->weight[0], w2 = f->weight[2];
     TRY(fused_take(f, f->act, w0.shape[0], w0.shape[1], f->dk, 2 * f->hidden, &f->w02));
     f->own_w02 = f->w02;
-    const int64_t each = w0.shape[0] * w0.shape[1];
-    return op_lay_side_by_side(f->t, tensor_view4(f->w02, 1, each, f->dk, 2 * f->hidden),
-                               matrices(w0), matrices(w2), none, none);
+    const int64_t all = w0.shape[0] * w0.shape[1] * f->dk, rows = all % ROWS == 0 ? ROWS : 1;
+    const Tensor y = tensor_view3(f->w02, all / rows, rows, 2 * f->hidden);
+    const WeightStep parts[] = {
+        {.y = y, .w = tensor_view3(w0, all / rows, rows, f->hidden)},
+        {.y = y, .at = f->hidden, .w = tensor_view3(w2, all / rows, rows, f->hidden)}};
+    return f->d->k->weight_step(f->d, 2, parts, 1, 0);
 }
 
 /* Column norms that written weights keep. */
@@ -133,7 +137,7 @@ static void give_copy(const Fused *f, Tensor x, const void *original) {
     if (!tensor_is_none(x) && x.data != original) tape_give(f->t, x);
 }
 
-/* D of all chunks [G,C,h*dv]: F32 where momentum adds to it. */
+/* D of all chunks [G,C,h,dv]. */
 static Status all_gradients(const Fused *f, int64_t chunks, int64_t n, Tensor *d) {
     const int64_t all = chunks * n, g = f->groups;
     Tensor k, v, rate, keys;
@@ -141,7 +145,7 @@ static Status all_gradients(const Fused *f, int64_t chunks, int64_t n, Tensor *d
     TRY(first_tokens(f, f->in->v, all, &v));
     TRY(first_tokens(f, f->in->rate[1], all, &rate));
     TRY(fused_features(f, k, rate, &keys));
-    TRY(fused_take(f, f->in->momentum ? DTYPE_F32 : f->steps, g, chunks, f->hidden, f->dv, d));
+    TRY(fused_take(f, f->steps, g, chunks, f->hidden, f->dv, d));
     TRY(f->d->k->matmul(f->d, grad_set(*d), tensor_view4(keys, g, chunks, n, f->hidden), true,
                         tensor_view4(v, g, chunks, n, f->dv), false, 1));
     give_copy(f, keys, k.data);

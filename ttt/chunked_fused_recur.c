@@ -115,7 +115,7 @@ static Status run_open(const Fused *f, Run *r, int64_t first) {
         TRY(fused_take(f, f->act, f->batch, f->heads, r->n, h, &r->p));
     }
     const bool moving = !tensor_is_none(r->momentum), muon = !f->rule->no_muon;
-    TRY(fused_take(f, moving ? DTYPE_F32 : f->steps, m, 1, h, f->dv, &r->d));
+    TRY(fused_take(f, f->steps, m, 1, h, f->dv, &r->d));
     if (moving) TRY(fused_take(f, f->steps, m, 1, h, f->dv, &r->raised));
     if (muon) TRY(fused_take(f, f->steps, m, 1, h, f->dv, &r->u));
     return STATUS_OK;

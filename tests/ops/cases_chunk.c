@@ -1,5 +1,7 @@
 /* The slots of LaCT over chunks (fastweight.md 4.1, 4.4). */
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "op_case.h"
 
@@ -114,6 +116,77 @@ static void chunk_step_body(Run *r) {
         }
 }
 
+/* ---- many matrices of heads of 384 ---- */
+
+/* p: matrices, side, steps, how many differ. */
+typedef struct Repeated {
+    Run *r;
+    double *values;
+} Repeated;
+
+static double repeated_value(int64_t i, void *user) {
+    const Repeated *s = user;
+    const int64_t all = s->r->p[3] * s->r->p[1] * s->r->p[1];
+    if (i < all) s->values[i] = 0.01 * random_normal(s->r);
+    return s->values[i % all];
+}
+
+/* c = a op(b) of n x n. */
+static void square_product(double *c, const double *a, const double *b, bool turned, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t j = 0; j < n; j++) c[i * n + j] = 0.0;
+        for (int64_t k = 0; k < n; k++)
+            for (int64_t j = 0; j < n && !turned; j++) c[i * n + j] += a[i * n + k] * b[k * n + j];
+        for (int64_t j = 0; j < n && turned; j++) {
+            double sum = 0.0;
+            for (int64_t k = 0; k < n; k++) sum += a[i * n + k] * b[j * n + k];
+            c[i * n + j] = sum;
+        }
+    }
+}
+
+static const float triple[3] = {3.4445f, -4.7750f, 2.0315f};
+
+/* x after a step; a, b: room. */
+static void square_step(double *x, double *a, double *b, int64_t n) {
+    square_product(a, x, x, true, n);
+    square_product(b, a, a, false, n);
+    for (int64_t i = 0; i < n * n; i++) b[i] = (double)triple[1] * a[i] + (double)triple[2] * b[i];
+    for (int64_t i = 0; i < n; i++) b[i * n + i] += (double)triple[0];
+    square_product(a, b, x, false, n);
+    memcpy(x, a, sizeof(double) * (size_t)(n * n));
+}
+
+static void repeated_body(Run *r) {
+    const int64_t count = r->p[0], n = r->p[1], size = n * n, kinds = r->p[3];
+    NewtonSchulz s = {.steps = (int)r->p[2], .bf16 = true};
+    for (int k = 0; k < s.steps; k++) memcpy(s.triple[k], triple, sizeof triple);
+    Repeated user = {r, malloc(sizeof(double) * (size_t)(kinds * size))};
+    Tensor g = input_of(r, "g", r->act, SHAPE(count, n, n), repeated_value, &user);
+    Tensor u = output(r, "u", r->act, SHAPE(count, n, n));
+    Tensor norms = output(r, "norms", DTYPE_F32, SHAPE(count));
+    r->coarse = true;
+    r->flops = 6.0 * (double)(count * size * n) * s.steps;
+    CALL(r, newton_schulz, u, norms, g, s);
+    free(user.values);
+    if (!r->reference) return;
+    double *want = expected(r, u), *norm = expected(r, norms);
+    double *room = malloc(2 * sizeof(double) * (size_t)size);
+    for (int64_t i = 0; i < count; i++) {
+        const double *x = values(r, g) + i * size;
+        double sum = 0.0;
+        for (int64_t k = 0; k < size; k++) sum += x[k] * x[k];
+        norm[i] = sqrt(sum);
+        if (i >= kinds) {
+            memcpy(want + i * size, want + i % kinds * size, sizeof(double) * (size_t)size);
+            continue;
+        }
+        for (int64_t k = 0; k < size; k++) want[i * size + k] = x[k] / (norm[i] + 1e-7);
+        for (int k = 0; k < s.steps; k++) square_step(want + i * size, room, room + size, n);
+    }
+    free(room);
+}
+
 #define BOTH  (IN_BOTH | ANY_THREADS)
 #define BENCH (IN_BF16 | ONLY_BENCH)
 
@@ -144,5 +217,11 @@ const OpCase cases_chunk[] = {
     {"chunk_step", chunk_step_body, {3, 20, 40, 3, 0, 0, 1 + 4}, BOTH, 0},
     {"chunk_step", chunk_step_body, {2, 400, 36, 1, 4, 0, 1}, BOTH, 0},
     {"chunk_step", chunk_step_body, {12, 384, 384, 12, 0, 0, 4}, BENCH, 0},
+    {"newton_schulz", repeated_body, {1, 384, 1, 1}, IN_BF16, 3},
+    {"newton_schulz", repeated_body, {75, 384, 2, 2}, IN_BF16, 4},
+    {"newton_schulz", repeated_body, {3, 384, 5, 1}, IN_BF16, 15},
+    {"newton_schulz", repeated_body, {64, 384, 5, 2}, BENCH, 0},
+    {"newton_schulz", repeated_body, {12, 384, 5, 2}, BENCH, 0},
+    {"newton_schulz", repeated_body, {4, 384, 5, 2}, BENCH, 0},
     {0},
 };
