@@ -210,7 +210,7 @@ static void patience_ends_the_run(void **unused) {
     o.patience_steps = 0; /* and without patience it goes on */
     check_ok(go(toy, &o, h));
     assert_int_equal(toy->state.step, 12);
-    free(h);
+    heard_free(h);
     toy_free(toy);
     folder_remove(folder);
 }
