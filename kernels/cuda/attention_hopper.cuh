@@ -13,6 +13,10 @@
 #define WINDOW       256 /* most tokens */
 #define WINDOW_BYTES (WINDOW * 128)
 
+/* Describes a BF16 matrix [rows, columns] to the copy engine, boxes of box_rows x 64
+ * (gemm_ring.cuh). */
+Status map_matrix(CUtensorMap *map, const void *p, int64_t rows, int64_t columns, int box_rows);
+
 #if HAVE_SM90A
 
 /* d (64 x 64) = a (64 x 16, registers) b, plus d when `keep`; b turned: rows of k. */
@@ -59,6 +63,15 @@ static __device__ __forceinline__ void window_fetch(Shared to, const bf16 *from,
     }
 }
 
+/* The rate of a row. */
+static __device__ __forceinline__ float window_rate(const AttentionArgs &a, Shared tile, int row) {
+    if (!a.q_w) return 1;
+    float squares = 0;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++) squares += square_sum(chunk_get(tile_at(tile, row, c)));
+    return rate_of(a, squares);
+}
+
 /* Multiplies a row by its rate, and by w [64] in shared memory when there is one. The rate. */
 static __device__ __forceinline__ float window_norm(const AttentionArgs &a, Shared tile, int row,
                                                     const float *w) {
@@ -101,6 +114,15 @@ static __device__ __forceinline__ void warp_put(const float (&d)[32], bf16 *to, 
     __syncwarp();
     rows_store<16, CHUNKS>(to, pitch, tile, row0, 0, left, lane);
     __syncwarp();
+}
+
+/* Two warpgroups multiply by turns, so that one is at its exponentials meanwhile. Group 1 gives the
+ * first turn; what a group wrote before it gives a turn, the other sees. */
+static __device__ __forceinline__ void turn_wait(int group) {
+    asm volatile("bar.sync %0, 256;" ::"r"(4 + group) : "memory");
+}
+static __device__ __forceinline__ void turn_give(int group) {
+    asm volatile("bar.arrive %0, 256;" ::"r"(5 - group) : "memory");
 }
 
 #endif

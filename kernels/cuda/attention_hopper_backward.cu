@@ -1,13 +1,15 @@
 /* Attention of BF16 heads of 64 channels in windows of at most 256 tokens, backward, on Hopper.
  *
- * A block has one head: q, k, v and dout stand in shared memory. Two warpgroups make dk and dv of
- * 64 keys at a time, then dq of 64 queries at a time; scores are computed in both passes, so that
- * nothing passes between warpgroups.
+ * A persistent block takes head after head: q, k, v and dout stand in shared memory. Each of two
+ * warpgroups has 64 keys at a time and goes through the queries in steps of 64. Scores are computed
+ * once: with keys as rows, so that P' and dS' are operands of dv and dk as they lie in registers;
+ * dS passes through shared memory for its product with k. Those products are summed in shared
+ * memory, a tile of queries by one warpgroup at a time: their order is fixed.
  */
 #include "kernels/cuda/attention_hopper.cuh"
 
 #define THREADS 256
-#define HALF    (128 * 128) /* bytes of 128 rows */
+#define STEPS   (WINDOW / 64) /* most tiles of 64 tokens */
 
 /* Numbers of tokens, and sums. */
 typedef struct Numbers {
@@ -15,85 +17,123 @@ typedef struct Numbers {
     float q_rate[WINDOW], k_rate[WINDOW];
     float w[HEAD], sums[THREADS / 32][HEAD];
 } Numbers;
+#define SUM_BYTES    (WINDOW * HEAD * 4) /* of dq */
 #define SPARE_BYTES  (2 * TILE_BYTES)
-#define SHARED_BYTES (4 * WINDOW_BYTES + SPARE_BYTES + 1024 + (int)sizeof(Numbers))
+#define SHARED_BYTES (4 * WINDOW_BYTES + SUM_BYTES + SPARE_BYTES + 1024 + 16 + (int)sizeof(Numbers))
+
+/* Rows of packed, dout and o, in boxes of a window and a head. */
+typedef struct HeadMaps {
+    CUtensorMap packed, dout, o;
+} HeadMaps;
 
 #if HAVE_SM90A
 
 typedef struct Head {
-    Shared q, k, v, g, staging; /* g: dout */
+    Shared q, k, v, g, sums, staging, here; /* g: dout; here: barrier of the copies */
     Numbers *numbers;
     int64_t window, item;
     int head;
 } Head;
 
+static __device__ __forceinline__ void item_set(const AttentionArgs &a, Head &h, int64_t item) {
+    h.item = item;
+    h.window = item / a.heads;
+    h.head = (int)(item % a.heads);
+}
+
+/* Starts copying a head; by one thread. */
+static __device__ __forceinline__ void head_fetch(const AttentionArgs &a, const Head &h,
+                                                  const HeadMaps &maps) {
+    const int x = h.head * HEAD, y = (int)h.window * a.tokens;
+    barrier_expect(h.here, 4 * a.tokens * 128);
+    box_fetch(h.q, &maps.packed, x, y, h.here);
+    box_fetch(h.k, &maps.packed, x + a.heads * HEAD, y, h.here);
+    box_fetch(h.v, &maps.packed, x + 2 * a.heads * HEAD, y, h.here);
+    box_fetch(h.g, &maps.dout, x, y, h.here);
+}
+
+/* Asks for a head's rows in the L2 cache. */
+static __device__ __forceinline__ void head_ahead(const AttentionArgs &a, const HeadMaps &maps,
+                                                  int64_t item) {
+    const int x = (int)(item % a.heads) * HEAD, y = (int)(item / a.heads) * a.tokens;
+    for (int third = 0; third < 3; third++) box_ahead(&maps.packed, x + third * a.heads * HEAD, y);
+    box_ahead(&maps.dout, x, y);
+    box_ahead(&maps.o, x, y);
+}
+
 /* The sum of products of a row of dout, in shared memory, and one of o. */
-static __device__ __forceinline__ float delta_of(const AttentionArgs &a, const Head &h,
-                                                 const uint4 (&o)[CHUNKS], int row) {
+static __device__ __forceinline__ float delta_of(const Head &h, const uint4 (&o)[CHUNKS], int row) {
     float sum = 0;
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++) sum += dot(o[c], chunk_get(tile_at(h.g, row, c)));
-    return row < a.tokens ? sum : 0.0f;
+    return sum;
 }
 
-/* Brings everything; thread t has row t. */
-static __device__ __forceinline__ void head_get(const AttentionArgs &a, const Head &h) {
-    const int64_t pitch = (int64_t)a.heads * HEAD, plain = plain_at(a, h.window, h.head, 0);
-    const bf16 *packed = (const bf16 *)a.packed + packed_at(a, h.window, 0, h.head, 0);
+/* Waits for the copies, then thread t prepares row t. */
+static __device__ __forceinline__ void head_get(const AttentionArgs &a, const Head &h, int phase) {
     const int row = threadIdx.x;
     const bool real = row < a.tokens;
-    window_fetch<THREADS>(h.q, packed, 3 * pitch, a.tokens, row);
-    window_fetch<THREADS>(h.k, packed + pitch, 3 * pitch, a.tokens, row);
-    window_fetch<THREADS>(h.v, packed + 2 * pitch, 3 * pitch, a.tokens, row);
-    window_fetch<THREADS>(h.g, (const bf16 *)a.dout + plain, pitch, a.tokens, row);
-    copies_commit();
     uint4 o[CHUNKS];
-    const bf16 *from = (const bf16 *)a.o + plain + (real ? row : 0) * pitch;
+    const bf16 *from = (const bf16 *)a.o + plain_at(a, h.window, h.head, real ? row : 0);
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++)
         o[c] = *reinterpret_cast<const uint4 *>(from + c * (HEAD / CHUNKS));
     const float lse = real ? a.lse[h.item * a.tokens + row] * LOG2_E : INFINITY;
-    if (row < HEAD) h.numbers->w[row] = a.q_w ? a.q_w[row] * a.k_w[row] : 1;
-    copies_wait<0>();
-    __syncthreads();
-    h.numbers->query[row] = make_float2(lse, delta_of(a, h, o, row));
+    barrier_wait(h.here, phase);
+    __syncthreads(); /* the numbers of the head before are not read any more */
+    h.numbers->query[row] = make_float2(lse, real ? delta_of(h, o, row) : 0.0f);
     h.numbers->q_rate[row] = window_norm(a, h.q, row, h.numbers->w);
     h.numbers->k_rate[row] = window_norm(a, h.k, row, NULL);
     shared_is_written();
     __syncthreads();
 }
 
-/* s = x y' and d = u z' of 64 rows of x and u, 128 of y and z. */
-static __device__ __forceinline__ void two_products(float (&s)[64], float (&d)[64], Shared x,
-                                                    Shared y, Shared u, Shared z) {
-    const uint64_t a = operand_straight(x), b = operand_straight(y);
-    const uint64_t c = operand_straight(u), e = operand_straight(z);
+/* ---- 64 keys and 64 queries ---- */
+
+/* A barrier of a warpgroup. */
+static __device__ __forceinline__ void meet(int group) {
+    asm volatile("bar.sync %0, 128;" ::"r"(2 + group) : "memory");
+}
+
+/* d (64 x 64) = a b of operands in shared memory, plus d when `keep`. */
+template <int TURNED_B>
+static __device__ __forceinline__ void wgmma_64(float (&d)[32], uint64_t a, uint64_t b, int keep) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "}, %32, %33, p, 1, 1, 0, %35;\n}\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+                   "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+                   "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
+                   "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+                   "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+                   "+f"(d[30]), "+f"(d[31])
+                 : "l"(a), "l"(b), "r"(keep), "n"(TURNED_B));
+}
+
+/* Scores and dP of 64 keys (rows) and 64 queries. */
+static __device__ __forceinline__ void scores(float (&s)[32], float (&d)[32], const Head &h,
+                                              int keys, int queries) {
+    const uint64_t k = operand_straight(h.k + keys * 128), v = operand_straight(h.v + keys * 128);
+    const uint64_t q = operand_straight(h.q + queries * 128);
+    const uint64_t g = operand_straight(h.g + queries * 128);
     wgmma_begin();
 #pragma unroll
-    for (int i = 0; i < 4; i++) wgmma<0>(s, a + 2 * i, b + 2 * i, i > 0);
+    for (int i = 0; i < 4; i++) wgmma_64<0>(s, k + 2 * i, q + 2 * i, i > 0);
 #pragma unroll
-    for (int i = 0; i < 4; i++) wgmma<0>(d, c + 2 * i, e + 2 * i, i > 0);
+    for (int i = 0; i < 4; i++) wgmma_64<0>(d, v + 2 * i, g + 2 * i, i > 0);
     wgmma_commit();
     wgmma_wait<0>();
 }
 
-/* sum += f x of packed f (64 x 128), x with 128 rows. */
-static __device__ __forceinline__ void add_product(float (&sum)[32], const uint32_t (&f)[8][4],
-                                                   Shared x, bool keep) {
-    const uint64_t b = operand_turned(x);
+/* p = P', f = dS' over scale, packed. */
+static __device__ __forceinline__ void slopes(const float (&s)[32], const float (&d)[32],
+                                              uint32_t (&p)[4][4], uint32_t (&f)[4][4],
+                                              const float2 *queries, float factor, int lane) {
 #pragma unroll
-    for (int i = 0; i < 8; i++) wgmma_registers(sum, f[i], b + i * (2048 >> 4), keep || i > 0);
-}
-
-/* Rows: keys, columns: 128 queries from `first` on. p = P', f = dS' over scale. */
-static __device__ __forceinline__ void key_slopes(const float (&s)[64], const float (&d)[64],
-                                                  uint32_t (&p)[8][4], uint32_t (&f)[8][4],
-                                                  const Numbers *numbers, float factor, int first,
-                                                  int lane) {
-#pragma unroll
-    for (int j = 0; j < 16; j++) { /* columns 8 j + 2 (lane & 3), + 1 */
-        const float4 n =
-            *reinterpret_cast<const float4 *>(&numbers->query[first + 8 * j + 2 * (lane & 3)]);
+    for (int j = 0; j < 8; j++) { /* queries 8 j + 2 (lane & 3), + 1 */
+        const float4 n = *reinterpret_cast<const float4 *>(queries + 8 * j + 2 * (lane & 3));
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int i = 4 * j + 2 * half;
@@ -105,23 +145,62 @@ static __device__ __forceinline__ void key_slopes(const float (&s)[64], const fl
     }
 }
 
-/* Rows: queries, of which the lane has two with the given numbers; columns: 128 keys, `left` of
- * which exist. f = dS over scale. */
-static __device__ __forceinline__ void query_slopes(const float (&s)[64], const float (&d)[64],
-                                                    uint32_t (&f)[8][4], const float2 (&n)[2],
-                                                    float factor, int left, int lane) {
+/* Adds a tile of dq to its sums: a thread's own 16 bytes of each part of 8 channels. */
+static __device__ __forceinline__ Shared sums_at(const Head &h, int tile, int part) {
+    return h.sums + ((tile * 8 + part) * 128 + (threadIdx.x & 127)) * 16;
+}
+static __device__ __forceinline__ void sums_load(float *v, Shared at) {
+    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+                 : "r"(at)
+                 : "memory");
+}
+static __device__ __forceinline__ void sums_store(Shared at, float a, float b, float c, float d) {
+    asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(at), "f"(a), "f"(b), "f"(c), "f"(d)
+                 : "memory");
+}
+static __device__ __forceinline__ void sums_add(const Head &h, const float (&dq)[32], int tile) {
 #pragma unroll
-    for (int j = 0; j < 16; j++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int i = 4 * j + 2 * half, c = 8 * j + 2 * (lane & 3);
-            float x = exponential2(fmaf(s[i], factor, -n[half].x)) * (d[i] - n[half].y);
-            float y = exponential2(fmaf(s[i + 1], factor, -n[half].x)) * (d[i + 1] - n[half].y);
-            if (left < 128 && c >= left) x = 0;
-            if (left < 128 && c + 1 >= left) y = 0;
-            f[j / 2][j % 2 * 2 + half] = pack2(x, y);
-        }
+    for (int j = 0; j < 8; j++) {
+        float v[4];
+        sums_load(v, sums_at(h, tile, j));
+        sums_store(sums_at(h, tile, j), v[0] + dq[4 * j], v[1] + dq[4 * j + 1],
+                   v[2] + dq[4 * j + 2], v[3] + dq[4 * j + 3]);
     }
+}
+
+/* One step: adds to dk and dv of the warpgroup's 64 keys, and to dq of 64 queries. */
+static __device__ __forceinline__ void step(const AttentionArgs &a, const Head &h, float (&dk)[32],
+                                            float (&dv)[32], int keys, int tile, bool keep,
+                                            bool turns, const Lanes &lanes, int warp, int lane) {
+    const int group = warp / 4;
+    const Shared staging = h.staging + group * TILE_BYTES;
+    float s[32], d[32], dq[32];
+    uint32_t p[4][4], f[4][4];
+    if (turns) turn_wait(group);
+    scores(s, d, h, keys, 64 * tile);
+    if (turns) turn_give(group);
+    slopes(s, d, p, f, h.numbers->query + 64 * tile, a.scale * LOG2_E, lane);
+#pragma unroll
+    for (int c = 0; c < 4; c++) /* dS with queries as rows */
+        matrix_put_turned(staging, lanes, 16 * c, 2 * (warp & 3), f[c]);
+    shared_is_written();
+    meet(group);
+    const uint64_t g = operand_turned(h.g + tile * TILE_BYTES);
+    const uint64_t q = operand_turned(h.q + tile * TILE_BYTES);
+    const uint64_t k = operand_turned(h.k + keys * 128), ds = operand_straight(staging);
+    if (turns) turn_wait(group);
+    wgmma_begin();
+#pragma unroll
+    for (int i = 0; i < 4; i++) wgmma_64<1>(dq, ds + 2 * i, k + i * (2048 >> 4), i > 0);
+#pragma unroll
+    for (int i = 0; i < 4; i++) wgmma_registers(dv, p[i], g + i * (2048 >> 4), keep || i > 0);
+#pragma unroll
+    for (int i = 0; i < 4; i++) wgmma_registers(dk, f[i], q + i * (2048 >> 4), keep || i > 0);
+    wgmma_commit();
+    wgmma_wait<0>();
+    if (turns) turn_give(group);
+    sums_add(h, dq, tile);
 }
 
 static __device__ __forceinline__ uint32_t pair_get(Shared at) {
@@ -151,25 +230,13 @@ static __device__ __forceinline__ void norm_back(float (&g)[32], const uint32_t 
     }
 }
 
-/* dk and dv of 64 keys from `first` on. */
-static __device__ __forceinline__ void keys_pass(const AttentionArgs &a, const Head &h, int first,
-                                                 const Lanes &lanes, int warp, int lane) {
-    const Shared k = h.k + first * 128;
-    float dk[32], dv[32];
-#pragma unroll 1
-    for (int half = 0; half < 2 && 128 * half < a.tokens; half++) {
-        float s[64], d[64];
-        uint32_t p[8][4], f[8][4];
-        two_products(s, d, k, h.q + half * HALF, h.v + first * 128, h.g + half * HALF);
-        key_slopes(s, d, p, f, h.numbers, a.scale * LOG2_E, 128 * half, lane);
-        wgmma_begin();
-        add_product(dv, p, h.g + half * HALF, half > 0);
-        add_product(dk, f, h.q + half * HALF, half > 0);
-        wgmma_commit();
-        wgmma_wait<0>();
-    }
-    const int row0 = 16 * (warp & 3), left = a.tokens - first - row0;
-    const int row = first + row0 + (lane >> 2);
+/* dk and dv of the warpgroup's 64 keys to memory. */
+static __device__ __forceinline__ void keys_put(const AttentionArgs &a, const Head &h,
+                                                float (&dk)[32], const float (&dv)[32], int keys,
+                                                const Lanes &lanes, int warp, int lane) {
+    const int row0 = 16 * (warp & 3), left = a.tokens - keys - row0;
+    meet(warp / 4); /* no product reads the staging any more */
+    const int row = keys + row0 + (lane >> 2);
     uint32_t n[8][2];
     const float rate[2] = {h.numbers->k_rate[row], h.numbers->k_rate[row + 8]};
 #pragma unroll
@@ -182,23 +249,44 @@ static __device__ __forceinline__ void keys_pass(const AttentionArgs &a, const H
     norm_back(dk, n, rate, a);
     const Shared staging = h.staging + warp / 4 * TILE_BYTES;
     const int64_t pitch = 3 * (int64_t)a.heads * HEAD;
-    bf16 *to = (bf16 *)a.to + packed_at(a, h.window, 1, h.head, first + row0);
+    bf16 *to = (bf16 *)a.to + packed_at(a, h.window, 1, h.head, keys + row0);
     warp_put(dk, to, pitch, staging, row0, left, lanes, lane);
     warp_put(dv, to + pitch / 3, pitch, staging, row0, left, lanes, lane);
+    meet(warp / 4); /* the staging is free again */
 }
 
-/* dq of 64 queries from `first` on; adds to the weights' sums of the lane's 16 channels. */
-static __device__ __forceinline__ void queries_pass(const AttentionArgs &a, const Head &h,
-                                                    int first, float (&sums)[16],
-                                                    const Lanes &lanes, int warp, int lane) {
+/* All pairs of tiles. At any time the warpgroups are at different queries: when both have as many
+ * keys, turns keep them less than a step apart; else a barrier does, at which sums are complete. */
+static __device__ __forceinline__ void products(const AttentionArgs &a, const Head &h, bool turns,
+                                                const Lanes &lanes, int warp, int lane) {
+    const int tiles = (a.tokens + 63) / 64, group = warp / 4;
+#pragma unroll 1
+    for (int first = 0; first < tiles; first += 2) {
+        const int keys = 64 * (first + group);
+        const bool busy = first + group < tiles;
+        float dk[32], dv[32];
+#pragma unroll 1
+        for (int i = 0; i < tiles; i++) {
+            const int tile = (i + group * (tiles / 2)) % tiles;
+            if (busy) step(a, h, dk, dv, keys, tile, i > 0, turns, lanes, warp, lane);
+            if (!turns) __syncthreads();
+        }
+        if (busy) keys_put(a, h, dk, dv, keys, lanes, warp, lane);
+    }
+}
+
+/* dq of 64 queries from `first` on; adds to the weights' sums of the lane's 16 channels. Leaves
+ * zeros in the place of dq. */
+static __device__ __forceinline__ void queries_put(const AttentionArgs &a, const Head &h, int first,
+                                                   float (&sums)[16], const Lanes &lanes, int warp,
+                                                   int lane) {
     const int row0 = 16 * (warp & 3), row = first + row0 + (lane >> 2);
     const int64_t pitch = 3 * (int64_t)a.heads * HEAD;
     const int64_t place = packed_at(a, h.window, 0, h.head, 0);
     uint32_t n[8][2];
     float dq[32], rate[2];
-    float2 numbers[2];
 #pragma unroll
-    for (int half = 0; half < 2; half++) { /* the raw rows, far ahead of their use */
+    for (int half = 0; half < 2; half++) { /* the raw rows, which are copied over by now */
         const bool real = row + 8 * half < a.tokens;
         const bf16 *raw = (const bf16 *)a.packed + place + (real ? row + 8 * half : 0) * pitch;
 #pragma unroll
@@ -207,19 +295,11 @@ static __device__ __forceinline__ void queries_pass(const AttentionArgs &a, cons
             n[j][half] = real ? x : 0;
         }
         rate[half] = h.numbers->q_rate[row + 8 * half];
-        numbers[half] = h.numbers->query[row + 8 * half];
     }
-#pragma unroll 1
-    for (int half = 0; half < 2 && 128 * half < a.tokens; half++) {
-        float s[64], d[64];
-        uint32_t f[8][4];
-        two_products(s, d, h.q + first * 128, h.k + half * HALF, h.g + first * 128,
-                     h.v + half * HALF);
-        query_slopes(s, d, f, numbers, a.scale * LOG2_E, a.tokens - 128 * half, lane);
-        wgmma_begin();
-        add_product(dq, f, h.k + half * HALF, half > 0);
-        wgmma_commit();
-        wgmma_wait<0>();
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        sums_load(&dq[4 * j], sums_at(h, first / 64, j));
+        sums_store(sums_at(h, first / 64, j), 0, 0, 0, 0);
     }
 #pragma unroll
     for (int j = 0; j < 8; j++) {
@@ -256,41 +336,87 @@ static __device__ __forceinline__ void sums_put(const AttentionArgs &a, const He
     a.weights[h.item * HEAD + threadIdx.x] = all;
 }
 
-#endif
+/* Zeros where no copy goes, and for the sums. */
+static __device__ __forceinline__ void shared_clear(const AttentionArgs &a, const Head &h) {
+    const uint4 none = make_uint4(0, 0, 0, 0);
+    for (int i = 0; i < 4; i++)
+        for (int at = a.tokens * CHUNKS + threadIdx.x; at < WINDOW * CHUNKS; at += THREADS)
+            chunk_put(h.q + i * WINDOW_BYTES + at * 16, none);
+    for (int at = threadIdx.x; at < SUM_BYTES / 16; at += THREADS)
+        chunk_put(h.sums + at * 16, none);
+    shared_is_written();
+}
 
-__global__ void __launch_bounds__(THREADS, 1) attention_hopper_backward_kernel(AttentionArgs a) {
-#if HAVE_SM90A
-    extern __shared__ char memory[];
+static __device__ __forceinline__ Head head_init(char *memory) {
     const Shared start = shared_address(memory), data = (start + 1023) & ~1023u;
-    const Lanes lanes = lanes_init();
-    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    Head h;
-    h.item = blockIdx.x;
-    h.window = h.item / a.heads;
-    h.head = (int)(h.item % a.heads);
+    Head h = {};
     h.q = data;
     h.k = data + WINDOW_BYTES;
     h.v = data + 2 * WINDOW_BYTES;
     h.g = data + 3 * WINDOW_BYTES;
     h.staging = data + 4 * WINDOW_BYTES;
-    h.numbers = (Numbers *)(memory + (h.staging + SPARE_BYTES - start));
-    head_get(a, h);
-    float sums[16] = {};
+    h.sums = h.staging + SPARE_BYTES;
+    h.here = h.sums + SUM_BYTES;
+    h.numbers = (Numbers *)(memory + (h.here + 16 - start));
+    return h;
+}
+
+#endif
+
+__global__ void __launch_bounds__(THREADS, 1)
+    attention_hopper_backward_kernel(AttentionArgs a, int64_t items,
+                                     const __grid_constant__ HeadMaps maps) {
+#if HAVE_SM90A
+    extern __shared__ char memory[];
+    const Lanes lanes = lanes_init();
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    Head h = head_init(memory);
+    shared_clear(a, h);
+    if (threadIdx.x < HEAD)
+        h.numbers->w[threadIdx.x] = a.q_w ? a.q_w[threadIdx.x] * a.k_w[threadIdx.x] : 1;
+    item_set(a, h, blockIdx.x);
+    if (threadIdx.x == 0) {
+        barrier_init(h.here, 1);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) head_fetch(a, h, maps);
+    const bool turns = (a.tokens + 63) / 64 % 2 == 0;
+    if (turns && warp >= 4) turn_give(1);
+    int phase = 0;
+    for (int64_t item = blockIdx.x; item < items; item += gridDim.x, phase ^= 1) {
+        const int64_t next = item + gridDim.x;
+        item_set(a, h, item);
+        head_get(a, h, phase);
+        if (threadIdx.x == 0 && next < items) head_ahead(a, maps, next);
+        products(a, h, turns, lanes, warp, lane);
+        shared_is_written();
+        __syncthreads(); /* the head's rows are not read any more */
+        if (threadIdx.x == 0 && next < items) {
+            Head after = h;
+            item_set(a, after, next);
+            head_fetch(a, after, maps);
+        }
+        float sums[16] = {};
 #pragma unroll 1
-    for (int first = 64 * (warp / 4); first < a.tokens; first += 128)
-        keys_pass(a, h, first, lanes, warp, lane);
-#pragma unroll 1
-    for (int first = 64 * (warp / 4); first < a.tokens; first += 128)
-        queries_pass(a, h, first, sums, lanes, warp, lane);
-    sums_put(a, h, sums, warp, lane);
+        for (int first = 64 * (warp / 4); first < a.tokens; first += 128)
+            queries_put(a, h, first, sums, lanes, warp, lane);
+        sums_put(a, h, sums, warp, lane);
+    }
 #endif
 }
 
 Status attention_hopper_backward(Device *d, const AttentionArgs &a, int64_t windows) {
+    const int64_t items = windows * a.heads, most = backend_of(d)->sm_count;
+    const int64_t rows = windows * a.tokens, width = (int64_t)a.heads * HEAD;
+    HeadMaps maps;
+    TRY(map_matrix(&maps.packed, a.packed, rows, 3 * width, a.tokens));
+    TRY(map_matrix(&maps.dout, a.dout, rows, width, a.tokens));
+    TRY(map_matrix(&maps.o, a.o, rows, width, a.tokens));
     CUDA_TRY(cudaFuncSetAttribute(attention_hopper_backward_kernel,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES),
              "attention_backward: shared memory");
-    attention_hopper_backward_kernel<<<(unsigned)(windows * a.heads), THREADS, SHARED_BYTES,
-                                       stream_of(d)>>>(a);
+    attention_hopper_backward_kernel<<<(unsigned)(items < most ? items : most), THREADS,
+                                       SHARED_BYTES, stream_of(d)>>>(a, items, maps);
     return launched("attention_backward");
 }

@@ -1,5 +1,6 @@
 /* Attention of BF16 heads of 64 channels on tensor cores: forward. */
 #include "kernels/cuda/attention_mma.cuh"
+#include "kernels/cuda/chain.cuh"
 
 #define GROWTH 8.0f /* a row's reference is moved when scores exceed it by 2^8 */
 
@@ -48,6 +49,28 @@ static __device__ __forceinline__ void key_rates(const AttentionArgs &a, float *
     if (part == 0) rates[row] = rate_of(a, squares);
 }
 
+/* Moves the references of rows whose highest score has grown past them, and shrinks what those rows
+ * have summed. */
+template <int M>
+static __device__ __forceinline__ void references_move(float (&o)[M][8][4], Softmax<M> &f,
+                                                       const float (&top)[M][2]) {
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float now = fmaxf(top[m][half], f.reference[m][half]);
+            const float shrink = exponential2(f.reference[m][half] - now);
+            f.reference[m][half] = now;
+            f.sum[m][half] *= shrink;
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+                o[m][n][2 * half] *= shrink;
+                o[m][n][2 * half + 1] *= shrink;
+            }
+        }
+    }
+}
+
 /* Scores of 32 queries and 32 keys become powers 2^(score - reference); a row whose reference has
  * to move shrinks what it has summed. `left`: keys that exist. */
 template <int M>
@@ -83,23 +106,7 @@ static __device__ __forceinline__ void powers(float (&s)[M][4][4], float (&o)[M]
             move = move || x > f.reference[m][half] + GROWTH;
         }
     }
-    if (__any_sync(0xffffffffu, move)) {
-#pragma unroll
-        for (int m = 0; m < M; m++) {
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const float now = fmaxf(top[m][half], f.reference[m][half]);
-                const float shrink = exponential2(f.reference[m][half] - now);
-                f.reference[m][half] = now;
-                f.sum[m][half] *= shrink;
-#pragma unroll
-                for (int n = 0; n < 8; n++) {
-                    o[m][n][2 * half] *= shrink;
-                    o[m][n][2 * half + 1] *= shrink;
-                }
-            }
-        }
-    }
+    if (__any_sync(0xffffffffu, move)) references_move(o, f, top);
 #pragma unroll
     for (int m = 0; m < M; m++) {
 #pragma unroll
@@ -194,6 +201,30 @@ static __device__ __forceinline__ void queries_put(const AttentionArgs &a, float
                                (int64_t)a.heads * HEAD, tile, 0, 0, a.tokens - first, lane);
 }
 
+template <int M> static __device__ __forceinline__ Softmax<M> softmax_init(void) {
+    Softmax<M> f;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            f.reference[m][half] = -INFINITY;
+            f.sum[m][half] = 0;
+        }
+    return f;
+}
+
+/* Starts copying tile t of keys and values, which begin at k and v, where there is one. */
+static __device__ __forceinline__ void tile_fetch(const AttentionArgs &a, Shared ring,
+                                                  const bf16 *k, const bf16 *v, int t) {
+    const int64_t pitch = 3 * (int64_t)a.heads * HEAD;
+    const Shared to = ring + t % STAGES * STAGE_BYTES;
+    if (t * STEP < a.tokens) {
+        rows_fetch<STEP, FORWARD>(to, k, pitch, t * STEP, a.tokens);
+        rows_fetch<STEP, FORWARD>(to + TILE_BYTES, v, pitch, t * STEP, a.tokens);
+    }
+    copies_commit();
+}
+
 /* Block: 64 M queries of one window and head; keys and values come in tiles of 64. */
 template <int M, int BLOCKS>
 __global__ void __launch_bounds__(FORWARD, BLOCKS) attention_mma_kernel(AttentionArgs a) {
@@ -211,36 +242,17 @@ __global__ void __launch_bounds__(FORWARD, BLOCKS) attention_mma_kernel(Attentio
     const bf16 *packed = (const bf16 *)a.packed;
     const bf16 *k = packed + packed_at(a, window, 1, head, 0);
     const bf16 *v = packed + packed_at(a, window, 2, head, 0);
+    chain_wait();
 #pragma unroll
-    for (int t = 0; t < STAGES - 1; t++) {
-        if (t < tiles) {
-            rows_fetch<STEP, FORWARD>(ring + t * STAGE_BYTES, k, pitch, t * STEP, a.tokens);
-            rows_fetch<STEP, FORWARD>(ring + t * STAGE_BYTES + TILE_BYTES, v, pitch, t * STEP,
-                                      a.tokens);
-        }
-        copies_commit();
-    }
+    for (int t = 0; t < STAGES - 1; t++) tile_fetch(a, ring, k, v, t);
     uint32_t q[M][4][4];
     float factor[M][2], o[M][8][4] = {};
-    Softmax<M> f;
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            f.reference[m][half] = -INFINITY;
-            f.sum[m][half] = 0;
-        }
+    Softmax<M> f = softmax_init<M>();
     queries_get(q, factor, a, packed + packed_at(a, window, 0, head, 0), pitch, first, lane);
     for (int t = 0; t < tiles; t++) {
         copies_wait<STAGES - 2>();
         __syncthreads(); /* the tile is there, and everyone is done with the one before */
-        const int next = t + STAGES - 1;
-        if (next < tiles) {
-            const Shared to = ring + next % STAGES * STAGE_BYTES;
-            rows_fetch<STEP, FORWARD>(to, k, pitch, next * STEP, a.tokens);
-            rows_fetch<STEP, FORWARD>(to + TILE_BYTES, v, pitch, next * STEP, a.tokens);
-        }
-        copies_commit();
+        tile_fetch(a, ring, k, v, t + STAGES - 1);
         const Shared at = ring + t % STAGES * STAGE_BYTES;
         float *tile_rates = rates + (t & 1) * STEP;
         key_rates(a, tile_rates, at);
@@ -267,7 +279,8 @@ static Status forward(Device *d, const AttentionArgs &a, int64_t windows) {
     CUDA_TRY(cudaFuncSetAttribute(attention_mma_kernel<M, BLOCKS>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, FORWARD_BYTES),
              "attention: shared memory");
-    attention_mma_kernel<M, BLOCKS><<<(unsigned)blocks, FORWARD, FORWARD_BYTES, stream_of(d)>>>(a);
+    chain_launch(d, blocks < CHAIN_ROWS, (unsigned)blocks, FORWARD, FORWARD_BYTES,
+                 attention_mma_kernel<M, BLOCKS>, a);
     return launched("attention");
 }
 

@@ -2,7 +2,7 @@
  * the reading tokens (lact_nvs.md 4, 5.1, 5.4). Bound by memory: every operand is read once, all of
  * a thread's loads are issued before the first is used.
  */
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/chain.cuh"
 
 #define WARPS   8
 #define THREADS (32 * WARPS)
@@ -55,6 +55,7 @@ template <typename T, int V, bool GATES>
 __global__ void __launch_bounds__(THREADS)
     lact_write_kernel(T *e, const T *ac, const T *t, Writers s) {
     const int64_t row = row_of_warp();
+    chain_wait();
     if (row >= s.rows) return;
     const int64_t each = s.rows * s.width, rate = rate_place(s, row);
     const float eta0 = s.eta[rate], eta1 = s.eta[rate + s.heads], eta2 = s.eta[rate + 2 * s.heads];
@@ -153,10 +154,9 @@ static void write_launch(Device *d, Tensor e, Tensor ac, Tensor t, const Writers
     const dim3 block(32, WARPS);
     T *to = (T *)e.data;
     const T *from = (const T *)ac.data, *values = (const T *)t.data;
-    if (values)
-        lact_write_kernel<T, V, true><<<grid, block, 0, stream_of(d)>>>(to, from, values, s);
-    else
-        lact_write_kernel<T, V, false><<<grid, block, 0, stream_of(d)>>>(to, from, values, s);
+    chain_launch(d, s.rows <= CHAIN_ROWS, grid, block, 0,
+                 values ? lact_write_kernel<T, V, true> : lact_write_kernel<T, V, false>, to, from,
+                 values, s);
 }
 
 extern "C" Status lact_write_cuda(Device *d, Tensor e, Tensor ac, Tensor t, Tensor eta) {
@@ -208,6 +208,7 @@ template <typename T, int V>
 __global__ void __launch_bounds__(THREADS)
     lact_gate_kernel(T *p, const T *ab, int64_t rows, int width) {
     const int64_t row = row_of_warp();
+    chain_wait();
     if (row >= rows) return;
     for (int at = threadIdx.x * V; at < width; at += 32 * V) {
         float a[V], b[V];
@@ -253,10 +254,9 @@ extern "C" Status lact_gate_cuda(Device *d, Tensor p, Tensor ab) {
     const unsigned grid = (unsigned)ceil_div(rows, WARPS);
     const dim3 block(32, WARPS);
     WITH_ACT("lact_gate", p.dtype, T,
-             if (packed) lact_gate_kernel<T, 16 / sizeof(T)>
-             <<<grid, block, 0, stream_of(d)>>>((T *)p.data, (const T *)ab.data, rows, (int)width);
-             else lact_gate_kernel<T, 1>
-             <<<grid, block, 0, stream_of(d)>>>((T *)p.data, (const T *)ab.data, rows, (int)width));
+             chain_launch(d, rows <= CHAIN_ROWS, grid, block, 0,
+                          packed ? lact_gate_kernel<T, 16 / sizeof(T)> : lact_gate_kernel<T, 1>,
+                          (T *)p.data, (const T *)ab.data, rows, (int)width));
     return launched("lact_gate");
 }
 

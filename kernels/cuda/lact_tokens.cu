@@ -3,7 +3,7 @@
  * A warp takes a row. Of a row of at most PACKS packs per lane all values stay in registers between
  * the norm and its use; of a longer or unaligned one they are read again.
  */
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/chain.cuh"
 
 #define WARPS      8
 #define THREADS    (32 * WARPS)
@@ -53,6 +53,7 @@ template <typename T, int V, int PACKS>
 __global__ void __launch_bounds__(THREADS)
     silu_heads_kernel(T *y, const T *packed, Heads s, float offset) {
     const int64_t row = row_of_warp();
+    chain_wait();
     if (row >= s.rows) return;
     const T *in = packed + head_begin(s, row);
     T *out = y + row * s.width;
@@ -86,6 +87,7 @@ template <typename T>
 __global__ void __launch_bounds__(THREADS)
     silu_heads_any_kernel(T *y, const T *packed, Heads s, float offset) {
     const int64_t row = row_of_warp();
+    chain_wait();
     if (row >= s.rows) return;
     const T *in = packed + head_begin(s, row);
     float squares = 0;
@@ -189,12 +191,10 @@ static void silu_heads_launch(Device *d, Tensor y, Tensor packed, const Heads &s
     const unsigned grid = row_grid(s.rows);
     T *to = (T *)y.data;
     const T *from = (const T *)packed.data;
-    if (packs >= 1 && packs <= 3)
-        silu_heads_kernel<T, V, 3><<<grid, row_block(), 0, stream_of(d)>>>(to, from, s, offset);
-    else if (packs >= 1 && packs <= 6)
-        silu_heads_kernel<T, V, 6><<<grid, row_block(), 0, stream_of(d)>>>(to, from, s, offset);
-    else
-        silu_heads_any_kernel<T><<<grid, row_block(), 0, stream_of(d)>>>(to, from, s, offset);
+    void (*kernel)(T *, const T *, Heads, float) = silu_heads_any_kernel<T>;
+    if (packs >= 1 && packs <= 6)
+        kernel = packs <= 3 ? silu_heads_kernel<T, V, 3> : silu_heads_kernel<T, V, 6>;
+    chain_launch(d, s.rows <= CHAIN_ROWS, grid, row_block(), 0, kernel, to, from, s, offset);
 }
 
 extern "C" Status silu_heads_cuda(Device *d, Tensor y, Tensor packed, int64_t at, float offset) {
@@ -248,6 +248,7 @@ __global__ void __launch_bounds__(THREADS)
     token_rates_kernel(float *eta, const T *x, const float *w, const float *b, float shift,
                        int64_t rows, int width, int rates) {
     const int64_t row = row_of_warp();
+    chain_wait();
     if (row >= rows) return;
     const T *in = x + row * width;
     for (int j = 0; j < rates; j += RATES) {
@@ -278,15 +279,12 @@ extern "C" Status token_rates_cuda(Device *d, Tensor eta, Tensor x, Tensor w, Te
     const int64_t rows = tensor_rows(x);
     const int width = (int)tensor_last(x), rates = (int)tensor_last(eta);
     if (tensor_count(eta) == 0) return STATUS_OK;
-    const cudaStream_t stream = stream_of(d);
     WITH_ACT("token_rates", x.dtype, T, const int V = 16 / sizeof(T);
-             if (width % V == 0 && is_aligned(x.data, 16) && is_aligned(w.data, 16))
-                 token_rates_kernel<T, V><<<row_grid(rows), row_block(), 0, stream>>>(
-                     (float *)eta.data, (const T *)x.data, (const float *)w.data,
-                     (const float *)b.data, shift, rows, width, rates);
-             else token_rates_kernel<T, 1><<<row_grid(rows), row_block(), 0, stream>>>(
-                 (float *)eta.data, (const T *)x.data, (const float *)w.data, (const float *)b.data,
-                 shift, rows, width, rates));
+             const bool packs = width % V == 0 && is_aligned(x.data, 16) && is_aligned(w.data, 16);
+             chain_launch(d, rows <= CHAIN_ROWS, row_grid(rows), row_block(), 0,
+                          packs ? token_rates_kernel<T, V> : token_rates_kernel<T, 1>,
+                          (float *)eta.data, (const T *)x.data, (const float *)w.data,
+                          (const float *)b.data, shift, rows, width, rates));
     return launched("token_rates");
 }
 

@@ -2,6 +2,7 @@
  * registers between the mean, the variance and the result, so memory is touched once; longer or odd
  * rows are read again from cache.
  */
+#include "kernels/cuda/chain.cuh"
 #include "kernels/cuda/norm.cuh"
 
 #define WARPS 8
@@ -13,6 +14,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     layernorm_kernel(T *y, float *stats, const T *x, NormArgs g, int64_t rows) {
     const int V = 16 / sizeof(T), lane = threadIdx.x;
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
+    chain_wait();
     if (row >= rows) return;
     uint4 raw[PACKS];
 #pragma unroll
@@ -51,8 +53,9 @@ template <typename T, int PACKS>
 static void layernorm_launch(Device *d, Tensor y, Tensor stats, Tensor x, const NormArgs &g) {
     const int64_t rows = tensor_rows(x);
     const dim3 block(32, WARPS);
-    layernorm_kernel<T, PACKS><<<(unsigned)ceil_div(rows, WARPS), block, 0, stream_of(d)>>>(
-        (T *)y.data, (float *)stats.data, (const T *)x.data, g, rows);
+    chain_launch(d, rows <= CHAIN_ROWS, (unsigned)ceil_div(rows, WARPS), block, 0,
+                 layernorm_kernel<T, PACKS>, (T *)y.data, (float *)stats.data, (const T *)x.data, g,
+                 rows);
 }
 
 template <typename T>

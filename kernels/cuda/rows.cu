@@ -2,7 +2,7 @@
  * 3.2, 3.3, 5). A warp per row, packs of 16 bytes where width and addresses allow; a row is read
  * again from cache.
  */
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/chain.cuh"
 
 #define WARPS 8
 #define PARTS 128 /* most blocks that sum the gradient of a weight */
@@ -42,6 +42,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     rmsnorm_kernel(T *y, float *rstd, const T *x, const float *w, int64_t rows, int64_t width,
                    float eps) {
     const int64_t row = row_of_warp();
+    chain_wait();
     if (row >= rows) return;
     const T *in = x + row * width;
     const float rate = rsqrtf(row_product<T, V>(in, in, width) / width + eps);
@@ -60,15 +61,12 @@ extern "C" Status rmsnorm_cuda(Device *d, Tensor y, Tensor rstd, Tensor x, Tenso
     const int64_t rows = tensor_rows(x), width = tensor_last(x);
     if (tensor_count(x) == 0) return STATUS_OK;
     if (y.dtype != x.dtype) return refuse_dtype("rmsnorm", y.dtype);
-    const cudaStream_t stream = stream_of(d);
     WITH_ACT("rmsnorm", x.dtype, T, const int V = 16 / sizeof(T);
-             if (in_packs<T>(width, y.data, x.data) && is_aligned(w.data, 16)) rmsnorm_kernel<T, V>
-             <<<row_grid(rows), row_block(), 0, stream>>>((T *)y.data, (float *)rstd.data,
-                                                          (const T *)x.data, (const float *)w.data,
-                                                          rows, width, eps);
-             else rmsnorm_kernel<T, 1><<<row_grid(rows), row_block(), 0, stream>>>(
-                 (T *)y.data, (float *)rstd.data, (const T *)x.data, (const float *)w.data, rows,
-                 width, eps));
+             const bool packs = in_packs<T>(width, y.data, x.data) && is_aligned(w.data, 16);
+             chain_launch(d, rows <= CHAIN_ROWS, row_grid(rows), row_block(), 0,
+                          packs ? rmsnorm_kernel<T, V> : rmsnorm_kernel<T, 1>, (T *)y.data,
+                          (float *)rstd.data, (const T *)x.data, (const float *)w.data, rows, width,
+                          eps));
     return launched("rmsnorm");
 }
 

@@ -4,6 +4,7 @@
  * Columns of at most HELD rows per lane stay in registers between the norm and its use; longer ones
  * are read again.
  */
+#include "kernels/cuda/chain.cuh"
 #include "kernels/cuda/mma.cuh"
 
 #define COLUMNS 32
@@ -45,12 +46,12 @@ static __device__ __forceinline__ Part part_of_block(const Parts &p) {
 }
 
 /* Threads of a block: columns in packs of V, then lanes over the rows. */
-template <int V> static dim3 step_block() {
-    return dim3(COLUMNS / V, THREADS / (COLUMNS / V));
+template <int V> static dim3 step_block(int threads = THREADS) {
+    return dim3(COLUMNS / V, threads / (COLUMNS / V));
 }
 
 /* Sum of a value per column over the block, the same in every thread of a column. */
-template <int V>
+template <int V, int COUNT = WARPS>
 static __device__ __forceinline__ void column_sums(float (&v)[V], float (*shared)[COLUMNS]) {
     const int thread = threadIdx.y * (COLUMNS / V) + threadIdx.x;
 #pragma unroll
@@ -69,7 +70,7 @@ static __device__ __forceinline__ void column_sums(float (&v)[V], float (*shared
     for (int i = 0; i < V; i++) {
         v[i] = 0;
 #pragma unroll
-        for (int warp = 0; warp < WARPS; warp++) v[i] += shared[warp][threadIdx.x * V + i];
+        for (int warp = 0; warp < COUNT; warp++) v[i] += shared[warp][threadIdx.x * V + i];
     }
 }
 
@@ -104,17 +105,20 @@ static __device__ __forceinline__ void column_factors(float (&scale)[V], float *
     }
 }
 
-template <typename T, typename U, int V, int HELD>
-__global__ void __launch_bounds__(THREADS, HELD ? 2 : 4)
+template <typename T, typename U, int V, int HELD, int COUNT = WARPS>
+__global__ void __launch_bounds__(32 * COUNT, COUNT > WARPS ? 1
+                                              : HELD        ? 2
+                                                            : 4)
     weight_step_kernel(StepParts parts, float sign, float offset) {
+    chain_wait();
     const StepPart p = part_of_block<StepPart>(parts);
     const Matrices s = p.s;
     T *const y = (T *)p.y;
     float *const stats = p.stats;
     const U *const u = (const U *)p.u;
-    __shared__ float shared[WARPS][COLUMNS];
+    __shared__ float shared[COUNT][COLUMNS];
     const int c = blockIdx.x * COLUMNS + threadIdx.x * V;
-    constexpr int lanes = THREADS / (COLUMNS / V);
+    constexpr int lanes = 32 * COUNT / (COLUMNS / V);
     for (int64_t o = blockIdx.y; o < s.outer; o += gridDim.y) {
         const U *step = u ? u + o * s.rows * s.columns + c : NULL;
         const float *begin = p.w + o % s.period * s.rows * s.columns + c;
@@ -137,8 +141,8 @@ __global__ void __launch_bounds__(THREADS, HELD ? 2 : 4)
 #pragma unroll
         for (int i = 0; i < V; i++) scale[i] = 1.0f;
         if (offset > 0) {
-            column_sums<V>(moved, shared);
-            column_sums<V>(kept, shared);
+            column_sums<V, COUNT>(moved, shared);
+            column_sums<V, COUNT>(kept, shared);
             float *to = stats && c < s.columns ? stats + 2 * (o * s.columns + c) : NULL;
             column_factors<V>(scale, to, moved, kept, offset);
         }
@@ -264,7 +268,9 @@ __global__ void __launch_bounds__(THREADS, 4)
 
 /* ---- the slots ------------------------------------------------------------------------------ */
 
-#define HELD_ROWS 24 /* of a lane: columns of 768 */
+#define HELD_ROWS 24   /* of a lane: columns of 768 */
+#define MANY      1024 /* threads where there are few matrices, */
+#define FEW_ROWS  6    /* and the rows of a lane then */
 
 static Matrices matrices_of(Tensor y, int64_t at, int64_t columns, int64_t period) {
     Matrices s = {};
@@ -300,7 +306,12 @@ static void step_launch(Device *d, const StepParts &p, int parts, float sign, fl
     bool fours = true;
     for (int i = 0; i < parts; i++)
         fours = fours && in_fours(p.part[i].s, p.part[i].y, p.part[i].u, p.part[i].w);
-    if (fours && is_held(s) && offset > 0)
+    /* few matrices: more threads for each column */
+    const bool few = (int64_t)grid.x * grid.y * parts < 2 * backend_of(d)->sm_count;
+    if (fours && few && s.rows <= FEW_ROWS * MANY / (COLUMNS / 4) && offset > 0)
+        chain_launch(d, true, grid, step_block<4>(MANY), 0,
+                     weight_step_kernel<T, U, 4, FEW_ROWS, MANY / 32>, p, sign, offset);
+    else if (fours && is_held(s) && offset > 0)
         weight_step_kernel<T, U, 4, HELD_ROWS>
             <<<grid, step_block<4>(), 0, stream>>>(p, sign, offset);
     else if (fours)

@@ -83,6 +83,12 @@ static __device__ __forceinline__ void box_fetch(Shared to, const CUtensorMap *m
                  "l"(map), "r"(x), "r"(y), "r"(barrier)
                  : "memory");
 }
+/* Asks for a box in the L2 cache. */
+static __device__ __forceinline__ void box_ahead(const CUtensorMap *map, int x, int y) {
+    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map),
+                 "r"(x), "r"(y)
+                 : "memory");
+}
 /* The same into every block of the cluster in `mask`, at the same addresses. */
 static __device__ __forceinline__ void box_fetch_all(Shared to, const CUtensorMap *map, int x,
                                                      int y, Shared barrier, uint16_t mask) {

@@ -271,6 +271,9 @@ const OpCase cases_attention[] = {
     {"attention_backward", attention_backward_body, {3, 100, 1, 64, NO_NORM}, BOTH, 4},
     {"attention_backward", attention_backward_body, {1, 65, 1, 64, WIDE}, BOTH, 16},
     {"attention_backward", attention_backward_body, {1, 327, 1, 64}, BOTH, 4},
+    /* more heads than blocks */
+    {"attention_backward", attention_backward_body, {140, 40, 1, 64}, IN_BF16, 4},
+    {"attention_backward", attention_backward_body, {1, 129, 2, 64}, BOTH, 4},
     {"attention_backward", attention_backward_body, {256, 256, 12, 64}, BENCH, 0},
     {0},
 };
