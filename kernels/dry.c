@@ -101,6 +101,7 @@ DRY(lact_write_backward, Tensor dac, Tensor dt, Grad deta, Tensor e, Tensor ac, 
     Tensor eta)
 DRY(lact_gate, Tensor p, Tensor ab)
 DRY(lact_gate_backward, Tensor dab, Tensor p, Tensor dp, Tensor ab)
+DRY(view_blocks, Tensor x, int count, const ViewBlock *block, const ViewForm *form)
 DRY(weight_step, int parts, const WeightStep *part, float sign, float offset)
 DRY(weight_step_backward, int parts, const WeightSlope *part, float sign)
 DRY(gate_product, Tensor p, Tensor x, Tensor w, Tensor rate)

@@ -96,6 +96,25 @@ typedef struct ChunkStep {
     Tensor u, before, kept;
 } ChunkStep;
 
+/* A block of LaCT-NVS whose tokens only read (lact_nvs.md 3.2 to 3.4): its weights. Matrices act,
+ * vectors F32. */
+typedef struct ViewBlock {
+    Tensor norm_w[3];                         /* [d] each: before attention, reading, MLP */
+    Tensor qkv_w, q_norm_w, k_norm_w, proj_w; /* [3d,d], [dh], [dh], [d,d] */
+    Tensor query_w, gates, back;              /* [d,d]; fast weights [B,H,e,2h], [B,H,h,e] */
+    Tensor out_norm_w, out_w;                 /* [e], [d,d] */
+    Tensor fc_w, fc_out_w;                    /* [f,d], [d,f] */
+} ViewBlock;
+
+/* What its blocks share, and memory for what lies between: u, o [R,d] and wide [R,max(3d,3Hh,f)]
+ * act, R rows of all tokens. */
+typedef struct ViewForm {
+    int64_t heads, window;                          /* of attention: dh = d/heads, l tokens */
+    float norm_eps, head_eps, unit_offset, out_eps; /* layer norms, q/k norms, |q|, o_norm */
+    Tensor zeros;                                   /* F32 [d] */
+    Tensor u, o, wide;
+} ViewForm;
+
 struct Kernels {
     const char *name;
 
@@ -373,6 +392,11 @@ struct Kernels {
     Status (*lact_gate)(Device *d, Tensor p, Tensor ab);
     /* dab = [dp b silu'(a)|dp silu(a)], and p once more; p may be dp. All act. */
     Status (*lact_gate_backward)(Device *d, Tensor dab, Tensor p, Tensor dp, Tensor ab);
+    /* x[B,N,d] (act) through `count` blocks in turn, windows of l tokens attending: layernorm,
+     * linear, attention, linear_residual; layernorm, linear, silu_heads, matmul, lact_gate, matmul,
+     * rmsnorm, linear_residual; layernorm, linear with GELU, linear_residual. */
+    Status (*view_blocks)(Device *d, Tensor x, int count, const ViewBlock *block,
+                          const ViewForm *form);
     /* Of each part: columns [at, at + C) of y[O,R,P] (act) = M/(|M| + offset) |W| with M = W + sign
      * U, norms over the R rows of a column; offset 0: M itself. u[O,R,C] F32 or BF16, none: 0;
      * w[q,R,C]: o takes matrix o mod q of w. stats[O,C,2] (optional, with an offset) for the

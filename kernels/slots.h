@@ -71,6 +71,7 @@
     X(lact_write_backward)                                                                         \
     X(lact_gate)                                                                                   \
     X(lact_gate_backward)                                                                          \
+    X(view_blocks)                                                                                 \
     X(weight_step)                                                                                 \
     X(weight_step_backward)                                                                        \
     X(gate_product)                                                                                \

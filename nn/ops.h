@@ -177,5 +177,8 @@ Var *op_lact_read(Tape *t, Var *packed, LactWeights w, float offset);
 /* rmsnorm(o; norm_w) of o [B,H,m,e] by head, heads joined, times proj_w [O,He] transposed, plus
  * residual [B,m,O] (may be NULL): op_rmsnorm, op_merge_heads and op_linear_residual in one. */
 Var *op_lact_out(Tape *t, Var *o, Var *norm_w, float eps, Var *proj_w, Var *residual);
+/* x [B,N,d] through `count` blocks that only read, in place: x stays the caller's and holds the
+ * result. Not while recording. The caller fills heads, window and the offsets of `form`. */
+void op_view_blocks(Tape *t, Var *x, int count, const ViewBlock *block, ViewForm form);
 
 #endif

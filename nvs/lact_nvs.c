@@ -70,6 +70,7 @@ Status lact_nvs_new(const LactNvsConfig *c, Params *p, LactNvs **out) {
     const char *what = "the blocks of a LaCT-NVS model";
     Status s = mem_alloc((void **)&m->blocks, c->layers, sizeof *m->blocks, what);
     if (s == STATUS_OK) s = mem_alloc((void **)&m->passes, c->layers, sizeof *m->passes, what);
+    if (s == STATUS_OK) s = mem_alloc((void **)&m->views, c->layers, sizeof *m->views, what);
     if (s == STATUS_OK) s = register_all(m, p);
     if (s != STATUS_OK) {
         lact_nvs_free(m);
@@ -83,6 +84,7 @@ void lact_nvs_free(LactNvs *m) {
     if (!m) return;
     mem_free(m->blocks);
     mem_free(m->passes);
+    mem_free(m->views);
     mem_free(m);
 }
 
@@ -282,6 +284,24 @@ Status lact_reconstruct(LactNvs *m, Tape *t, Var *tokens, LactState *state) {
     return store_fast(state, t, last, block_write(m, last, t, x));
 }
 
+/* Fills m->views; false when some block is more than its weights. */
+static bool view_weights(LactNvs *m, Tape *t, const LactState *state, ViewForm *form) {
+    for (int64_t i = 0; i < m->config.layers; i++) {
+        const LactNvsBlock *b = &m->blocks[i];
+        ViewBlock *v = &m->views[i];
+        if (b->swap || !lact_read_weights(&b->ttt, lact_state_fast(state, t, i), v, form))
+            return false;
+        for (int j = 0; j < 3; j++) v->norm_w[j] = b->norm_w[j]->value;
+        v->qkv_w = b->qkv_w->value, v->proj_w = b->proj_w->value;
+        v->q_norm_w = b->q_norm_w->value, v->k_norm_w = b->k_norm_w->value;
+        v->fc_w = b->fc_w->value, v->fc_out_w = b->fc_proj_w->value;
+    }
+    form->heads = m->config.width / m->config.head_width;
+    form->window = lact_nvs_view_tokens(m);
+    form->norm_eps = LAYER_EPS, form->head_eps = HEAD_EPS;
+    return true;
+}
+
 Var *lact_render(LactNvs *m, Tape *t, Var *tokens, const LactState *state) {
     Status s = tape_status(t);
     if (s == STATUS_OK) s = check_tokens(m, t, tokens->value, 1);
@@ -291,6 +311,11 @@ Var *lact_render(LactNvs *m, Tape *t, Var *tokens, const LactState *state) {
                        (long long)tokens->value.shape[0], (long long)state->batch);
     if (s != STATUS_OK) return tape_fail(t, s);
     Var *x = embed(m, t, tokens);
+    ViewForm form = {0};
+    if (!tape_recording(t) && view_weights(m, t, state, &form)) {
+        op_view_blocks(t, x, (int)m->config.layers, m->views, form);
+        return decode(m, t, x);
+    }
     for (int64_t i = 0; i < m->config.layers; i++)
         x = block_read(m, i, t, x, lact_state_fast(state, t, i));
     return decode(m, t, x);

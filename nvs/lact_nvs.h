@@ -58,6 +58,7 @@ typedef struct LactNvs {
     Var *input_w, *input_norm_w, *output_norm_w, *output_w;
     LactNvsBlock *blocks;
     LactNvsPass *passes;
+    ViewBlock *views; /* the blocks as rendering reads them */
 } LactNvs;
 
 /* Registers all parameters (official names) in `p`; call params_build afterwards. */

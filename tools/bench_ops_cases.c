@@ -342,6 +342,42 @@ static Status run_lact_gate(OpRun *r) {
 static Status run_lact_gate_backward(OpRun *r) {
     return r->k->lact_gate_backward(r->device, r->t[0], r->t[1], r->t[2], r->t[3]);
 }
+/* t: x, vectors [8,E], square matrices [9,E,E], the MLP's two, memory. */
+static Status run_view_blocks(OpRun *r) {
+    const Tensor x = r->t[0], all = r->t[2], work = r->t[5];
+    const int64_t e = tensor_last(x), rows = tensor_rows(x), heads = e / r->shape.head_dim;
+    char *m = (char *)all.data, *w = (char *)work.data;
+    const size_t square = (size_t)(e * e) * dtype_size(all.dtype);
+    const size_t plane = (size_t)(rows * e) * dtype_size(work.dtype);
+    float *v = (float *)r->t[1].data;
+    const ViewBlock b = {
+        .norm_w = {tensor_1d(v, DTYPE_F32, e), tensor_1d(v + e, DTYPE_F32, e),
+                   tensor_1d(v + 2 * e, DTYPE_F32, e)},
+        .qkv_w = tensor_2d(m, all.dtype, 3 * e, e),
+        .q_norm_w = tensor_1d(v + 3 * e, DTYPE_F32, e / heads),
+        .k_norm_w = tensor_1d(v + 4 * e, DTYPE_F32, e / heads),
+        .proj_w = tensor_2d(m + 3 * square, all.dtype, e, e),
+        .query_w = tensor_2d(m + 4 * square, all.dtype, e, e),
+        .gates = tensor_4d(m + 5 * square, all.dtype, 1, 1, e, 2 * e),
+        .back = tensor_4d(m + 7 * square, all.dtype, 1, 1, e, e),
+        .out_norm_w = tensor_1d(v + 5 * e, DTYPE_F32, e),
+        .out_w = tensor_2d(m + 8 * square, all.dtype, e, e),
+        .fc_w = tensor_2d(r->t[3].data, all.dtype, 4 * e, e),
+        .fc_out_w = tensor_2d(r->t[4].data, all.dtype, e, 4 * e),
+    };
+    const ViewForm f = {heads,
+                        rows,
+                        1e-5f,
+                        1e-7f,
+                        1e-5f,
+                        1e-5f,
+                        tensor_1d(v + 6 * e, DTYPE_F32, e),
+                        tensor_2d(w, work.dtype, rows, e),
+                        tensor_2d(w + plane, work.dtype, rows, e),
+                        tensor_2d(w + 2 * plane, work.dtype, rows, 4 * e)};
+    r->flops = 2.0 * (double)rows * (double)(17 * e * e + 2 * rows * e);
+    return r->k->view_blocks(r->device, x, 1, &b, &f);
+}
 static Status run_weight_step(OpRun *r) {
     const WeightStep part = {r->t[0], 0, r->t[1], r->t[2], r->t[3]};
     return r->k->weight_step(r->device, 1, &part, 1.0f, 1e-5f);
@@ -464,6 +500,8 @@ const OpCase op_cases[] = {
     {"lact_write_backward", "writing tokens", "a:S1we a:S1wE f:Sw3 a:3SwE a:S1we a:S1wE f:Sw3",
      run_lact_write_backward},
     {"lact_gate", "reading tokens", "a:TE a:Te", run_lact_gate},
+    {"view_blocks", "a view of 256 tokens", "a:1@@E f:8E a:9EE a:4EE a:4EE a:@@6E",
+     run_view_blocks},
     {"lact_gate_backward", "reading tokens", "a:Te a:TE a:TE a:Te", run_lact_gate_backward},
     {"weight_step", "fast weights of a batch", "a:SEe f:SE2 f:SEE f:1EE", run_weight_step},
     {"weight_step_backward", "fast weights of a batch", "f:SEE f:1EE a:SEe a:SEe f:SE2",

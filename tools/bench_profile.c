@@ -172,6 +172,9 @@ static Status leave(Device *d, int slot, double start, Status s) {
     X(lact_gate, (Device * d, Tensor p, Tensor ab), (d, p, ab))                                    \
     X(lact_gate_backward, (Device * d, Tensor dab, Tensor p, Tensor dp, Tensor ab),                \
       (d, dab, p, dp, ab))                                                                         \
+    X(view_blocks,                                                                                 \
+      (Device * d, Tensor x, int count, const ViewBlock *block, const ViewForm *form),             \
+      (d, x, count, block, form))                                                                  \
     X(weight_step, (Device * d, int parts, const WeightStep *part, float sign, float offset),      \
       (d, parts, part, sign, offset))                                                              \
     X(weight_step_backward, (Device * d, int parts, const WeightSlope *part, float sign),          \

@@ -155,6 +155,21 @@ Var *lact_read(const LactLayer *m, Tape *t, Var *x, Var *residual, LactFast fast
     return lact_composed_read(m, t, x, residual, fast);
 }
 
+bool lact_read_weights(const LactLayer *m, LactFast fast, ViewBlock *block, ViewForm *form) {
+    if (!is_fused(m) || !fast.fused.gates || m->trace) return false;
+    const Tensor all = m->qkv_w->value;
+    const int64_t skip = lact_query_channel(m) * m->width;
+    char *rows = (char *)all.data + (size_t)skip * dtype_size(all.dtype);
+    block->query_w = tensor_2d(rows, all.dtype, m->width, m->width);
+    block->gates = fast.fused.gates->value;
+    block->back = fast.fused.back->value;
+    block->out_norm_w = m->norm_w->value;
+    block->out_w = m->proj_w->value;
+    form->unit_offset = LACT_UNIT_OFFSET;
+    form->out_eps = LACT_NORM_EPS;
+    return true;
+}
+
 /* The queries are projected last: their gradient is then the first to reach x and covers all
  * tokens, so that the part of the writing tokens is added to it and nothing need be cleared. */
 Var *lact_forward(const LactLayer *m, Tape *t, Var *x, int64_t writing, Var *residual,

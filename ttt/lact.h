@@ -78,6 +78,9 @@ Var *lact_forward(const LactLayer *m, Tape *t, Var *x, int64_t writing, Var *res
  * recording only queries are computed. x stays the caller's. */
 LactFast lact_write(const LactLayer *m, Tape *t, Var *x);
 Var *lact_read(const LactLayer *m, Tape *t, Var *x, Var *residual, LactFast fast);
+/* What lact_read does, as weights of a ViewBlock (kernels/kernels.h) and its two offsets; false
+ * when it is more than that: other forms, replaced queries, a trace. */
+bool lact_read_weights(const LactLayer *m, LactFast fast, ViewBlock *block, ViewForm *form);
 /* tape_drop for all of it. */
 void lact_fast_drop(Tape *t, LactFast fast);
 

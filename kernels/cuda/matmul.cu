@@ -1,4 +1,5 @@
 /* The product slots on top of gemm.cu: batched with broadcast, linear and its gradients. */
+#include "kernels/cuda/few_rows.cuh"
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/gemm_dw.cuh"
 #include "kernels/cuda/gemm_fused.cuh"
@@ -118,6 +119,15 @@ static Status matmul_apart(Device *d, Grad c, Tensor a, bool ta, Tensor b, bool 
     return detour ? copy_cuda(d, c, sum, 1.0f) : STATUS_OK;
 }
 
+/* y [m,n] = x [m,k] w; y NULL where the types are others than BF16. */
+static FewCall few_call(Tensor y, Tensor x, Tensor w, int64_t m, int64_t n, int64_t k) {
+    FewCall f = {};
+    f.m = m, f.n = n, f.k = k;
+    f.a = x.data, f.b = w.data;
+    if (x.dtype == DTYPE_BF16 && y.dtype == DTYPE_BF16) f.y = y.data;
+    return f;
+}
+
 static Status matmul_run(Device *d, Grad c, Tensor a, bool ta, Tensor b, bool tb, float alpha) {
     Loop loop[2];
     loops_of(loop, a, b, c.t);
@@ -135,6 +145,11 @@ static Status matmul_run(Device *d, Grad c, Tensor a, bool ta, Tensor b, bool tb
         void *memory;
         TRY(scratch_take(d, sizeof(float) * tensor_count(c.t), &memory));
         target = tensor_of(memory, DTYPE_F32, c.t.rank, c.t.shape);
+    }
+    if (loop[0].count == 1 && loop[1].count == 1 && !ta && !c.add && alpha == 1.0f) {
+        FewCall f = few_call(target, a, b, m, n, k);
+        f.turned = !tb;
+        if (f.y && few_rows_fits(d, &f)) return few_rows(d, &f, NULL);
     }
     GemmCall g = gemm_call(m, n, k, a.data, ta, b.data, tb, target.data, a.dtype, target.dtype,
                            c.add && !detour);
@@ -167,6 +182,10 @@ static FusedCall linear_fused(Tensor y, Tensor a, Tensor w, FusedKind kind) {
 static Status linear_run(Device *d, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor bias,
                          Activation act) {
     const int64_t inputs = tensor_last(w), outputs = w.shape[0];
+    FewCall few = few_call(y, x, w, tensor_rows(x), outputs, inputs);
+    few.bias = (const float *)bias.data;
+    few.gelu = act == ACT_GELU;
+    if (few.y && tensor_is_none(pre) && few_rows_fits(d, &few)) return few_rows(d, &few, NULL);
     if (x.dtype == DTYPE_BF16 && y.dtype == DTYPE_BF16 &&
         (act == ACT_GELU || tensor_is_none(pre))) {
         FusedCall f = linear_fused(y, x, w, act == ACT_GELU ? FUSED_GELU : FUSED_PLAIN);
@@ -208,6 +227,10 @@ static Status linear_residual_run(Device *d, Tensor y, Tensor x, Tensor w, Tenso
     GemmCall g = gemm_call(rows, outputs, tensor_last(w), x.data, false, w.data, true, y.data,
                            x.dtype, y.dtype, true);
     g.bias = (const float *)bias.data;
+    FewCall few = few_call(y, x, w, rows, outputs, tensor_last(w));
+    few.bias = (const float *)bias.data;
+    few.residual = residual.data;
+    if (few.y && tensor_is_none(scale) && few_rows_fits(d, &few)) return few_rows(d, &few, NULL);
     if (tensor_is_none(scale)) {
         g.from = residual.data == y.data ? NULL : residual.data;
         return gemm_run(d, &g);

@@ -202,6 +202,15 @@ const OpCase cases_matmul[] = {
     {"linear", linear_body, {130, 17, 1030, 2}, IN_BOTH, 0},
     /* large enough for the kernels that fuse GELU into the product */
     {"linear", linear_body, {1025, 136, 248, 2}, IN_BF16, 0},
+    /* few rows: tiles that end inside the matrix, shared sums over k */
+    {"linear", linear_body, {70, 200, 136}, IN_BF16, 0},
+    {"linear", linear_body, {200, 768, 784, 1}, IN_BF16, 0},
+    {"linear", linear_body, {257, 264, 192, 2}, IN_BF16, 0},
+    {"linear_residual", linear_residual_body, {130, 1544, 104}, IN_BF16, 0},
+    {"linear_residual", linear_residual_body, {256, 768, 320, 0, 1}, IN_BF16, 0},
+    {"matmul", matmul_body, {70, 136, 200, 1, 1, 0, 8, 0}, IN_BF16, 0},
+    {"matmul", matmul_body, {256, 320, 768, 1, 1, 0, 8, 0}, IN_BF16, 0},
+    {"matmul", matmul_body, {130, 192, 776, 1, 1, 0, 8 | 2, 0}, IN_BF16, 0},
     {"linear", linear_body, {1300, 200, 504, 2 | 4}, IN_BF16, 2},
     {"linear", linear_body, {16640, 128, 232}, IN_BF16, 0},        /* a tile a block */
     {"linear", linear_body, {17000, 128, 232, 2 | 4}, IN_BF16, 2}, /* several tiles a block */
