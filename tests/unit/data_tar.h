@@ -30,7 +30,7 @@ static inline void tar_put(TarBytes *t, const char *name, const char *prefix, ch
     assert_true(strlen(name) <= 100 && (prefix == NULL || strlen(prefix) <= 155));
     memcpy(h, name, strlen(name));
     snprintf((char *)h + 100, 8, "%07o", 0644u);
-    snprintf((char *)h + 124, 12, "%011zo", size);
+    snprintf((char *)h + 124, 12, "%011o", (unsigned)size);
     h[156] = (unsigned char)type;
     memcpy(h + 257, "ustar\00000", 8);
     if (prefix != NULL) memcpy(h + 345, prefix, strlen(prefix));
