@@ -30,6 +30,8 @@ typedef struct LactNvsConfig {
 } LactNvsConfig;
 extern const Option lact_nvs_options[];
 
+/* The i-th preset's name, NULL past the end. */
+const char *lact_nvs_preset_name(int i);
 /* Fills sizes from `preset` for keys that the configuration did not set itself, then checks.
  * `source`: where section [nvs_model] was read from, NULL when nothing was set. STATUS_USAGE with
  * the nearest name or the sizes that do not fit. */

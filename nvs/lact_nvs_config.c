@@ -50,6 +50,10 @@ static const Preset presets[] = {
 };
 enum { PRESETS = sizeof presets / sizeof presets[0] };
 
+const char *lact_nvs_preset_name(int i) {
+    return i >= 0 && i < PRESETS ? presets[i].name : NULL;
+}
+
 static Status unknown_preset(const char *name) {
     const char *names[PRESETS + 1];
     for (int i = 0; i < PRESETS; i++) names[i] = presets[i].name;

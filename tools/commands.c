@@ -4,23 +4,9 @@
 #include <stddef.h>
 
 const Command *const commands[] = {
-    &command_train,
-    &command_eval,
-    &command_classify,
-    &command_inspect,
-    &command_export,
-    &command_data_check,
-    &command_data_synth,
-    &command_nvs_train,
-    &command_nvs_eval,
-    &command_nvs_render,
-    &command_psnr,
-    &command_ttt_verify,
-    &command_ttt_probe,
-    &command_plot,
-    &command_bench,
-    &command_doctor,
-    &command_completion,
-    &command_man,
-    NULL,
+    &command_train,      &command_eval,       &command_classify,   &command_inspect,
+    &command_models,     &command_export,     &command_data_check, &command_data_synth,
+    &command_nvs_train,  &command_nvs_eval,   &command_nvs_render, &command_psnr,
+    &command_ttt_verify, &command_ttt_probe,  &command_plot,       &command_bench,
+    &command_doctor,     &command_completion, &command_man,        NULL,
 };

@@ -29,6 +29,8 @@ typedef struct VitttConfig {
 } VitttConfig;
 extern const Option vittt_options[];
 
+/* The i-th preset's name, NULL past the end. */
+const char *vittt_preset_name(int i);
 /* Fills width, depth, ... from `preset` for keys that the configuration did not set itself; accepts
  * vittt_tiny, vittt-t, vittt_t, ... and leaves the full name in c->preset; checks that the sizes
  * fit. `source`: where section [model] was read from, NULL when nothing was set. STATUS_USAGE with

@@ -68,6 +68,10 @@ static const Preset presets[] = {
 };
 enum { PRESETS = sizeof presets / sizeof presets[0] };
 
+const char *vittt_preset_name(int i) {
+    return i >= 0 && i < PRESETS ? presets[i].name : NULL;
+}
+
 /* "ViTTT-Tiny" and "tiny" become "vittt_tiny"; false when the text is too long to be a name. */
 static bool plain_name(const char *text, char *out, size_t size) {
     const char *const bare[] = {"t", "s", "b", "tiny", "small", "base"};

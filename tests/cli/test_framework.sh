@@ -44,6 +44,16 @@ run 2 nvs nonsense
 tells 'nvs render'
 run 2 nvs trian
 tells "unknown command 'nvs trian'; did you mean 'nvs train'"
+# networks by name; each name is taken by the flag that it is told with
+run 0 models
+says '6149416 parameters'
+says 'l24_d768_ttt4x'
+run 0 model list --json
+json_ok out
+if command -v python3 >/dev/null; then
+    while read -r line; do run 0 $line --print-config; done < <(json_get out '"\n".join(m["flag"] + " " + m["name"] for m in d)')
+fi
+run 2 models surplus
 # who wins, as --help says
 run 0 train --lr 1 --set optim.lr=2 --print-config
 says 'lr = 2'
