@@ -185,7 +185,7 @@ after_model() {
 }
 
 part_memcheck() { sanitizer memcheck 110 90; }
-part_racecheck() { sanitizer racecheck 110 90 --first-mode; }
+part_racecheck() { sanitizer racecheck 125 100 --first-mode; }
 
 # TOOL LIMIT SECONDS FLAG...: no case begins after SECONDS, so that the tool still says what it found.
 sanitizer() {
