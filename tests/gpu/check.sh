@@ -239,7 +239,7 @@ bench_into() { # FILE MODEL step|ops SECONDS
 
 bench() { # MODEL step|ops SECONDS
     local json=$logs/bench_$2_$1.json
-    alone check "bench_$2_$1" 45 . bench_into "$json" "$1" "$2" "$3"
+    alone check "bench_$2_$1" 60 . bench_into "$json" "$1" "$2" "$3"
     passed "bench_$2_$1" || return
     printf '"%s %s": %s\n' "$2" "$1" "$(cat "$json")" >>"$work/bench"
     write_run
