@@ -142,6 +142,7 @@ const Command command_bench = {
     .examples = "  ttv bench all\n"
                 "  ttv bench step --model vittt_tiny --batch-size 32 --precision bf16\n"
                 "  ttv bench nvs --nvs-model l12_d768_ttt1x --batch-size 32 --device cuda\n"
+                "  ttv bench nvs --set nvs_model.inter_multi=2 --batch-size 32 --device cuda\n"
                 "  ttv bench ttt --batch-size 1 --tokens 32768,131072 --device cuda\n"
                 "  ttv bench ops --filter vittt --json\n"
                 "  ttv bench loader --data-dir /data/imagenet --workers 8\n",
