@@ -210,12 +210,6 @@ Status config_set_flag(Config *c, const char *flag, const char *value) {
     return config_store(&place, value, where, STATUS_USAGE);
 }
 
-const Option *config_find_flag(const Config *c, const char *flag) {
-    Place place;
-    bool negated;
-    return find_flag(c, flag, &place, &negated) ? place.option : NULL;
-}
-
 bool config_is_set(const Config *c, const char *section, const char *key) {
     Place place;
     return config_find(c, section, key, &place) && place.slot->origin != NULL;

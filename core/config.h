@@ -70,8 +70,6 @@ Status config_set(Config *c, const char *assignment, const char *origin);
 /* By flag name ("batch-size"): STATUS_USAGE when no option has that flag. value NULL: a boolean set
  * to true, or to false through "no-<flag>". */
 Status config_set_flag(Config *c, const char *flag, const char *value);
-/* The option behind a flag ("no-<flag>" of a boolean included), or NULL. */
-const Option *config_find_flag(const Config *c, const char *flag);
 
 /* Whether a key was set by anyone (file, flag) rather than left at its default. */
 bool config_is_set(const Config *c, const char *section, const char *key);
