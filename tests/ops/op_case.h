@@ -121,8 +121,8 @@ double random_normal(Run *r);
 
 /* The tables, one per topic; each ends with slot == NULL. */
 extern const OpCase cases_elementwise[], cases_matmul[], cases_norm[], cases_dwconv[],
-    cases_tokens[], cases_prepare[], cases_loss[], cases_optim[], cases_vittt[], cases_lact[],
-    cases_newton_schulz[];
+    cases_tokens[], cases_prepare[], cases_loss[], cases_optim[], cases_vittt[], cases_vittt_dwc[],
+    cases_lact[], cases_newton_schulz[];
 extern const OpCase cases_decay[], cases_attention[], cases_fast_weights[], cases_chunk[],
     cases_view[];
 
