@@ -68,48 +68,6 @@ says 'ttv train'
 run 0 validate --help
 says 'ttv eval'
 
-# ---- every flag that --help prints parses, with its own default as the value ----
-flags_of() { # COMMAND...: "flag<TAB>takes<TAB>value"
-    "$TTV" "$@" --help | awk '
-        function emit() { if (flag != "") printf "%s\t%s\t%s\n", flag, takes, value; flag = "" }
-        /^  (    |-[A-Za-z], )--(\[no-\])?[a-z0-9-]+/ {
-            emit()
-            line = $0
-            sub(/^ +(-[A-Za-z], )?--/, "", line)
-            if (sub(/^\[no-\]/, "", line)) { takes = "bool" } else { takes = "" }
-            match(line, /^[a-z0-9-]+/)
-            flag = substr(line, 1, RLENGTH)
-            rest = substr(line, RLENGTH + 1)
-            if (takes == "") takes = rest ~ /^ [^ ]/ ? "yes" : "no"
-            word = rest; sub(/^ /, "", word); sub(/ .*/, "", word)
-            value = word ~ /\|/ ? word : "1"
-            sub(/\|.*/, "", value)
-        }
-        /^\[/ || /^$/ { emit() }
-        flag != "" && /\[[^][]*\]$/ { value = $0; sub(/^.*\[/, "", value); sub(/\]$/, "", value) }
-        END { emit() }'
-}
-mapfile -t all < <("$TTV" man | sed -n 's/^\.SS "\(.*\)"$/\1/p' | sed 's/\\-/-/g')
-checks=$((checks + 1))
-[ "${#all[@]}" -gt 12 ] || fail "only ${#all[@]} commands in the manual"
-for command in "${all[@]}"; do
-    count=0
-    while IFS=$'\t' read -r flag takes value; do
-        case $flag in help | help-all | version | config | set | print-config) continue ;; esac
-        count=$((count + 1))
-        if [ "$takes" = yes ]; then
-            run 0 $command "--$flag" "$value" --print-config
-            run 0 $command "--$flag=$value" --print-config
-            run 2 $command "--$flag"
-        else
-            run 0 $command "--$flag" --print-config
-            [ "$takes" = no ] || run 0 $command "--no-$flag" --print-config
-        fi
-    done < <(flags_of $command)
-    checks=$((checks + 1))
-    [ "$count" -gt 5 ] || fail "only $count flags found in the help of $command"
-done
-
 # ---- forms ----
 run 0 train -b 3 --print-config
 says 'batch_size = 3'
