@@ -9,6 +9,7 @@
 #define TTV_TOOLS_CLI_H
 
 #include "core/config.h"
+#include "core/json.h"
 #include "core/status.h"
 
 /* Results of a command that are no Status: 1 is "negative result" (data check found faults). */
@@ -108,6 +109,9 @@ void help_version(bool json);
 void out_printf(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void out_text(const char *text);
 void out_bytes(const void *data, size_t size);
+/* Ends a JSON result: a line with the writer's text, unless the command failed (`s`) or the writer
+ * did; frees the writer. Returns the first failure. */
+Status out_json(JsonWriter *w, Status s);
 void out_path(const char *path); /* escaped with text_printable on a terminal, raw otherwise */
 /* A write failed already: a long loop may end early. */
 bool out_failed(void);

@@ -42,6 +42,16 @@ void out_text(const char *text) {
     out_bytes(text, strlen(text));
 }
 
+Status out_json(JsonWriter *w, Status s) {
+    if (s == STATUS_OK) s = w->status;
+    if (s == STATUS_OK) {
+        out_text(w->text);
+        out_text("\n");
+    }
+    json_writer_free(w);
+    return s;
+}
+
 void out_path(const char *path) {
     if (!isatty(STDOUT_FILENO)) {
         out_text(path);

@@ -189,10 +189,7 @@ static Status report(const DataCheck *c) {
     }
     JsonWriter w;
     json_writer_init(&w);
-    Status s = data_check_json(c, &w);
-    if (s == STATUS_OK) out_printf("%s\n", w.text);
-    json_writer_free(&w);
-    return s;
+    return out_json(&w, data_check_json(c, &w));
 }
 
 /* Whatever cannot be opened as a data set is bad input, also a root that is not there. */

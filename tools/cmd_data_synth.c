@@ -215,9 +215,7 @@ static int run(Config *config, int argc, char **argv) {
         json_pair_int(&w, "scenes", options.scenes);
         json_pair_int(&w, "frames", options.scenes * options.frames);
         json_end_object(&w);
-        s = w.status;
-        if (s == STATUS_OK) out_printf("%s\n", w.text);
-        json_writer_free(&w);
+        s = out_json(&w, STATUS_OK);
         return s == STATUS_OK ? 0 : cli_fail(s);
     }
     out_printf("%lld synthetic scenes of %lld frames (%lldx%lld) in ", (long long)options.scenes,

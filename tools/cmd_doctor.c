@@ -146,10 +146,7 @@ static Status print_json(const Report *r) {
         json_end_object(&w);
     }
     json_end_object(&w);
-    if (w.status == STATUS_OK) out_printf("%s\n", w.text);
-    const Status s = w.status;
-    json_writer_free(&w);
-    return s;
+    return out_json(&w, STATUS_OK);
 }
 
 static int run(Config *config, int argc, char **argv) {

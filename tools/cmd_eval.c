@@ -141,7 +141,7 @@ static Status score(Eval *e) {
 
 /* ---- the result ---- */
 
-static void print_json(const Eval *e, const char *preprocessing) {
+static Status print_json(const Eval *e, const char *preprocessing) {
     const Score *s = &e->score;
     double n = (double)s->scored;
     JsonWriter w;
@@ -169,21 +169,14 @@ static void print_json(const Eval *e, const char *preprocessing) {
     json_pair_int(&w, "views", tta_views((Tta)eval.tta));
     json_pair_string(&w, "preprocess", preprocessing);
     json_end_object(&w);
-    if (w.status == STATUS_OK) {
-        out_text(w.text);
-        out_text("\n");
-    }
-    json_writer_free(&w);
+    return out_json(&w, STATUS_OK);
 }
 
-static void print_result(const Eval *e, const char *preprocessing) {
+static Status print_result(const Eval *e, const char *preprocessing) {
     const Score *s = &e->score;
     double n = (double)s->scored;
     char views[64] = "";
-    if (common.json) {
-        print_json(e, preprocessing);
-        return;
-    }
+    if (common.json) return print_json(e, preprocessing);
     if (eval.tta != TTA_NONE)
         snprintf(views, sizeof views, ", tta %s (mean of %lld views)", tta_name((Tta)eval.tta),
                  (long long)tta_views((Tta)eval.tta));
@@ -191,6 +184,7 @@ static void print_result(const Eval *e, const char *preprocessing) {
                100 * (double)s->top1 / n, (long long)s->top1, (long long)s->scored,
                100 * (double)s->top5 / n, s->loss_sum / n, (long long)s->left_out, n / e->seconds,
                views);
+    return STATUS_OK;
 }
 
 static void eval_free(Eval *e) {
@@ -214,8 +208,7 @@ static Status eval_run(Eval *e, Config *config) {
     progress_end();
     report_corrupt("evaluation", e->data, e->loader);
     TRY(s);
-    print_result(e, preprocessing);
-    return STATUS_OK;
+    return print_result(e, preprocessing);
 }
 
 static int run(Config *config, int argc, char **argv) {

@@ -100,10 +100,7 @@ static Status report(const Export *x, const char *to) {
     json_pair_int(&w, "tensors", x->count);
     json_pair_int(&w, "tensor_bytes", x->bytes);
     json_end_object(&w);
-    const Status s = w.status;
-    if (s == STATUS_OK) out_printf("%s\n", w.text);
-    json_writer_free(&w);
-    return s;
+    return out_json(&w, STATUS_OK);
 }
 
 static int run(Config *config, int argc, char **argv) {

@@ -154,10 +154,7 @@ static Status report(const Inspection *i) {
     }
     JsonWriter w;
     json_writer_init(&w);
-    Status s = inspection_json(i, options.tensors, options.stats, &w);
-    if (s == STATUS_OK) out_printf("%s\n", w.text);
-    json_writer_free(&w);
-    return s;
+    return out_json(&w, inspection_json(i, options.tensors, options.stats, &w));
 }
 
 static int inspect_one(const char *path) {

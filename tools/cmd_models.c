@@ -98,10 +98,7 @@ static Status list_json(Device *d) {
     json_begin_array(&w);
     Status s = list(d, &w);
     json_end_array(&w);
-    if (s == STATUS_OK) s = w.status;
-    if (s == STATUS_OK) out_printf("%s\n", w.text);
-    json_writer_free(&w);
-    return s;
+    return out_json(&w, s);
 }
 
 static int run(Config *config, int argc, char **argv) {

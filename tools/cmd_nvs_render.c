@@ -203,10 +203,7 @@ static Status print_json(const NvsRender *r, const ScoreSummary *sum) {
         json_pair_number(&w, "ssim", sum->ssim_mean);
     }
     json_end_object(&w);
-    Status s = w.status;
-    if (s == STATUS_OK) out_printf("%s\n", w.text);
-    json_writer_free(&w);
-    return s;
+    return out_json(&w, STATUS_OK);
 }
 
 static Status print_result(const NvsRender *r, const ScoreSummary *sum) {

@@ -96,8 +96,9 @@ static int finish(NvsTrainer *t, Status s) {
                            "--grad-accum-steps",
                            (long long)nvs_settings.train.batch_size);
     if (s != STATUS_OK) return cli_fail(s);
-    const int code = nvs_trainer_print_result(t);
-    if (t->run.status == STATUS_OK) return code;
+    s = nvs_trainer_print_result(t);
+    if (s != STATUS_OK) return cli_fail(s);
+    if (t->run.status == STATUS_OK) return 0;
     complain("%s: the metrics files are incomplete", t->run.path);
     return status_exit_code(t->run.status);
 }

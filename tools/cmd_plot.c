@@ -232,10 +232,7 @@ static Status print_json(const Runs *r, const char *folder) {
     }
     json_end_array(&w);
     json_end_object(&w);
-    if (w.status == STATUS_OK) out_printf("%s\n", w.text);
-    const Status s = w.status;
-    json_writer_free(&w);
-    return s;
+    return out_json(&w, STATUS_OK);
 }
 
 /* ---- the command ---- */

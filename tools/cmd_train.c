@@ -143,7 +143,8 @@ static int finish(Trainer *t, Status s) {
                            "--grad-accum-steps",
                            (long long)settings.loader.batch_size);
     if (s != STATUS_OK) return cli_fail(s);
-    trainer_print_result(t);
+    s = trainer_print_result(t);
+    if (s != STATUS_OK) return cli_fail(s);
     if (t->run.status != STATUS_OK) complain("%s: the metrics files are incomplete", t->run.path);
     return status_exit_code(t->run.status);
 }

@@ -130,10 +130,7 @@ static Status print_json(const Probe *p, const ProbeTable *t, int mode) {
         json_pair_bool(&w, "paradox", trend.paradox);
     }
     json_end_object(&w);
-    const Status s = w.status;
-    if (s == STATUS_OK) out_printf("%s\n", w.text);
-    json_writer_free(&w);
-    return s;
+    return out_json(&w, STATUS_OK);
 }
 
 static void print_trend(const Probe *p, const ProbeTable *t) {

@@ -165,10 +165,7 @@ static Status print_json(const VerifyReport *p, bool holds) {
     json_end_array(&w);
     json_pair_bool(&w, "holds", holds);
     json_end_object(&w);
-    const Status s = w.status;
-    if (s == STATUS_OK) out_printf("%s\n", w.text);
-    json_writer_free(&w);
-    return s;
+    return out_json(&w, STATUS_OK);
 }
 
 static Status print_report(const VerifyReport *p, bool *holds) {

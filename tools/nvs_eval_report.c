@@ -164,8 +164,5 @@ Status nvs_eval_print_json(const NvsEval *e) {
     for (int64_t i = 0; i < e->index.count; i++) json_entry(&w, e, i);
     json_end_array(&w);
     json_end_object(&w);
-    Status s = w.status;
-    if (s == STATUS_OK) out_printf("%s\n", w.text);
-    json_writer_free(&w);
-    return s;
+    return out_json(&w, STATUS_OK);
 }

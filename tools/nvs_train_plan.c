@@ -115,8 +115,5 @@ Status nvs_trainer_plan_json(const NvsTrainer *t) {
                   (int64_t)run_checkpoint_bytes(&t->model.params, t->optim.ema != NULL));
     memory_plan_json(&t->memory, t->optim.ema ? tensor_bytes(t->ema.average) : 0, &w);
     json_end_object(&w);
-    if (w.status == STATUS_OK) out_printf("%s\n", w.text);
-    const Status s = w.status;
-    json_writer_free(&w);
-    return s;
+    return out_json(&w, STATUS_OK);
 }

@@ -34,7 +34,7 @@ void nvs_trainer_event(void *trainer, const TrainEvent *e) {
 
 /* ---- the end ---- */
 
-static int print_json(const NvsTrainer *t) {
+static Status print_json(const NvsTrainer *t) {
     const NvsScores *s = &t->task.scores;
     JsonWriter w;
     json_writer_init(&w);
@@ -52,13 +52,10 @@ static int print_json(const NvsTrainer *t) {
         json_pair_int(&w, "scenes", s->scenes);
     }
     json_end_object(&w);
-    Status status = w.status;
-    if (status == STATUS_OK) out_printf("%s\n", w.text);
-    json_writer_free(&w);
-    return status == STATUS_OK ? 0 : cli_fail(status);
+    return out_json(&w, STATUS_OK);
 }
 
-int nvs_trainer_print_result(const NvsTrainer *t) {
+Status nvs_trainer_print_result(const NvsTrainer *t) {
     const NvsScores *s = &t->task.scores;
     if (common.json) return print_json(t);
     out_printf("trained to step %lld", (long long)t->state.step);
@@ -71,5 +68,5 @@ int nvs_trainer_print_result(const NvsTrainer *t) {
     out_text("; run folder ");
     out_path(t->run.path);
     out_text("\n");
-    return 0;
+    return STATUS_OK;
 }

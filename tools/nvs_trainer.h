@@ -42,7 +42,7 @@ Status nvs_trainer_plan_json(const NvsTrainer *t);
 extern const RunColumns nvs_trainer_columns;
 /* TrainListener of the run: metrics files, progress, notes. */
 void nvs_trainer_event(void *trainer, const TrainEvent *e);
-/* The result on stdout; exit code. */
-int nvs_trainer_print_result(const NvsTrainer *t);
+/* The result on stdout. */
+Status nvs_trainer_print_result(const NvsTrainer *t);
 
 #endif

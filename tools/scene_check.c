@@ -182,10 +182,7 @@ static Status report(const SceneCheck *c, const SceneCheckOptions *o) {
     }
     JsonWriter w;
     json_writer_init(&w);
-    Status s = scene_check_json(c, &w);
-    if (s == STATUS_OK) out_printf("%s\n", w.text);
-    json_writer_free(&w);
-    return s;
+    return out_json(&w, scene_check_json(c, &w));
 }
 
 static void check_free(SceneCheck *c) {

@@ -213,13 +213,7 @@ Status score_report_json(const ScoreRun *run) {
     json_pairs(run, &w);
     json_summary(run, &w);
     json_end_object(&w);
-    Status s = w.status;
-    if (s == STATUS_OK) {
-        out_text(w.text);
-        out_text("\n");
-    }
-    json_writer_free(&w);
-    return s;
+    return out_json(&w, STATUS_OK);
 }
 
 /* ---- CSV ---- */

@@ -100,7 +100,7 @@ void trainer_event(void *trainer, const TrainEvent *e) {
 
 /* ---- the end ---- */
 
-static void print_json(const Trainer *t) {
+static Status print_json(const Trainer *t) {
     const Score *s = &t->task.score;
     JsonWriter w;
     json_writer_init(&w);
@@ -125,19 +125,12 @@ static void print_json(const Trainer *t) {
         }
     }
     json_end_object(&w);
-    if (w.status == STATUS_OK) {
-        out_text(w.text);
-        out_text("\n");
-    }
-    json_writer_free(&w);
+    return out_json(&w, STATUS_OK);
 }
 
-void trainer_print_result(const Trainer *t) {
+Status trainer_print_result(const Trainer *t) {
     const Score *s = &t->task.score;
-    if (common.json) {
-        print_json(t);
-        return;
-    }
+    if (common.json) return print_json(t);
     out_printf("trained to step %lld (epoch %lld)", (long long)t->state.step,
                (long long)t->state.epoch);
     if (s->scored > 0)
@@ -153,4 +146,5 @@ void trainer_print_result(const Trainer *t) {
     out_text("; run folder ");
     out_path(t->run.path);
     out_text("\n");
+    return STATUS_OK;
 }

@@ -61,6 +61,6 @@ void trainer_event(void *trainer, const TrainEvent *e);
 /* TrainerTask.on_micro_step: the progress line, and once the step memory. */
 void trainer_micro_step(void *trainer, int64_t step);
 /* The result on stdout. */
-void trainer_print_result(const Trainer *t);
+Status trainer_print_result(const Trainer *t);
 
 #endif

@@ -23,7 +23,7 @@
 enum { EVERY = 400, STRIDE = 13, MAX_ALLOCATIONS = 20000, EXIT_MEMORY = 5 };
 
 static char folder[] = "/tmp/ttv-memory-XXXXXX";
-static char weights[64], data[64];
+static char weights[64], data[64], root[64]; /* root/val is data */
 
 /* A checkpoint of a very small model with random weights. */
 static void write_checkpoint(void) {
@@ -32,7 +32,7 @@ static void write_checkpoint(void) {
     Model m;
     ModelMeta meta;
     const char *const sizes[] = {"preset=custom", "image_size=8", "patch=4",  "width=8",
-                                 "depth=1",       "heads=2",      "classes=3"};
+                                 "depth=1",       "heads=2",      "classes=2"};
     snprintf(common.device, sizeof common.device, "cpu");
     assert_int_equal(config_new(list, 2, &config), STATUS_OK);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -54,14 +54,21 @@ static int redirect(int stream, int to) {
     return kept;
 }
 
-/* The program's own entry, its output thrown away. */
+static long written; /* bytes that the last run left on stdout */
+
+/* The program's own entry, its output counted and thrown away. */
 static int run(int argc, const char *const *argv) {
     char *copy[64] = {0};
     for (int i = 0; i < argc; i++) copy[i] = (char *)(uintptr_t)argv[i];
     fflush(stdout);
+    FILE *counted = tmpfile();
+    assert_non_null(counted);
     int nowhere = open("/dev/null", O_WRONLY);
-    int out = redirect(STDOUT_FILENO, nowhere), err = redirect(STDERR_FILENO, nowhere);
+    int out = redirect(STDOUT_FILENO, fileno(counted)), err = redirect(STDERR_FILENO, nowhere);
     int code = cli_main(argc, copy);
+    fflush(stdout);
+    written = lseek(fileno(counted), 0, SEEK_END);
+    fclose(counted);
     dup2(out, STDOUT_FILENO);
     dup2(err, STDERR_FILENO);
     close(out);
@@ -81,6 +88,7 @@ static int run_once(int argc, const char *const *argv) {
 
 static void fail_each(const char *what, int argc, const char *const *argv) {
     int usual = run_once(argc, argv), n, refused = 0;
+    const bool tells = written > 0;
     int64_t live = mem_live();
     for (n = 1; n < MAX_ALLOCATIONS; n += n < EVERY ? 1 : STRIDE) {
         mem_fail_at(n);
@@ -90,6 +98,8 @@ static void fail_each(const char *what, int argc, const char *const *argv) {
         if (code != usual && code != EXIT_MEMORY)
             fail_msg("%s: allocation %d failed: exit code %d (%s)", what, n, code,
                      status_message());
+        if (code == usual && tells && written == 0)
+            fail_msg("%s: allocation %d failed: exit code %d, and no result", what, n, code);
         if (mem_live() != live)
             fail_msg("%s: allocation %d failed: %lld blocks are left behind", what, n,
                      (long long)(mem_live() - live));
@@ -112,6 +122,12 @@ static void test_classify(void **state) {
     FAIL_EACH("classify", "--checkpoint", weights, "--workers", "1", "--json", "--threads", "1",
               TTV_SOURCE_DIR "/data/photos/flower.jpg", TTV_SOURCE_DIR "/data/photos/chelsea.png",
               "no-such-file");
+}
+
+static void test_eval(void **state) {
+    (void)state;
+    FAIL_EACH("eval", "--checkpoint", weights, "--data-dir", root, "--workers", "1", "--batch-size",
+              "2", "--json", "--threads", "1");
 }
 
 static void test_inspect(void **state) {
@@ -278,6 +294,9 @@ static int set_up(void **state) {
         snprintf(target, sizeof target, "%s/data/photos/%s", TTV_SOURCE_DIR, pictures[i][1]);
         if (symlink(target, path) != 0) return -1;
     }
+    snprintf(root, sizeof root, "%s/root", folder);
+    snprintf(path, sizeof path, "%s/val", root);
+    if (mkdir(root, 0700) != 0 || symlink(data, path) != 0) return -1;
     write_checkpoint();
     return 0;
 }
@@ -292,15 +311,22 @@ static int tear_down(void **state) {
         rmdir(path);
     }
     rmdir(data);
+    snprintf(path, sizeof path, "%s/val", root);
+    unlink(path);
+    rmdir(root);
     unlink(weights);
     return rmdir(folder);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_classify),   cmocka_unit_test(test_inspect),
-        cmocka_unit_test(test_data_check), cmocka_unit_test(test_data_check_scenes),
-        cmocka_unit_test(test_data_synth), cmocka_unit_test(test_psnr),
+        cmocka_unit_test(test_classify),
+        cmocka_unit_test(test_inspect),
+        cmocka_unit_test(test_eval),
+        cmocka_unit_test(test_data_check),
+        cmocka_unit_test(test_data_check_scenes),
+        cmocka_unit_test(test_data_synth),
+        cmocka_unit_test(test_psnr),
     };
     const struct CMUnitTest nvs_tests[] = {
         cmocka_unit_test(test_nvs_train),  cmocka_unit_test(test_ttt),
