@@ -23,7 +23,6 @@ typedef struct GemmCache GemmCache;
 
 #define STAGING_BUFFERS 4
 #define STAGING_BYTES   ((size_t)8 << 20)
-#define TIMER_SLOTS     4
 #define FEEDS           8
 
 /* One destination of device_stage(): its data waits in `staged` until device_commit(). */
@@ -42,7 +41,6 @@ typedef struct CudaBackend {
     void *staging[STAGING_BUFFERS]; /* pinned */
     cudaEvent_t staging_free[STAGING_BUFFERS];
     int staging_next;
-    cudaEvent_t timer[TIMER_SLOTS];
     cudaStream_t copies; /* of the feeds: runs beside `stream` */
     Feed feeds[FEEDS];
     int feed_count;

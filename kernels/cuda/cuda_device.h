@@ -24,10 +24,6 @@ Status cuda_graph_end(Device *d, DeviceGraph **out);
 Status cuda_graph_launch(Device *d, DeviceGraph *g);
 void cuda_graph_free(DeviceGraph *g);
 
-/* Time on the device: mark slot 0 to 3 in the stream; milliseconds between two marks (waits). */
-Status cuda_timer_mark(Device *d, int slot);
-Status cuda_timer_read(Device *d, int from, int to, double *ms);
-
 #ifdef __cplusplus
 }
 #endif

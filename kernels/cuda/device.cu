@@ -234,8 +234,6 @@ static void memory_close(Device *d) {
         if (b->staging_free[i]) (void)cudaEventDestroy(b->staging_free[i]);
         if (b->staging[i]) (void)cudaFreeHost(b->staging[i]);
     }
-    for (int i = 0; i < TIMER_SLOTS; i++)
-        if (b->timer[i]) (void)cudaEventDestroy(b->timer[i]);
     if (b->stream) (void)cudaStreamDestroy(b->stream);
     mem_free(b);
     d->backend = NULL;
@@ -290,8 +288,6 @@ static Status backend_open(Device *d, const cudaDeviceProp *card) {
     b->compute = 10 * card->major + card->minor;
     b->smem_limit = card->sharedMemPerBlockOptin;
     CUDA_TRY(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "creating a stream");
-    for (int i = 0; i < TIMER_SLOTS; i++)
-        CUDA_TRY(cudaEventCreate(&b->timer[i]), "creating an event");
     TRY(feeds_open(b));
     TRY(gemm_fused_probe(b));
     return gemm_open(d, &b->gemm);
@@ -325,7 +321,7 @@ Status cuda_device_open(int index, Device **out) {
     return STATUS_OK;
 }
 
-/* ---- graphs and timers ---------------------------------------------------------------------- */
+/* ---- graphs --------------------------------------------------------------------------------- */
 
 Status cuda_graph_begin(Device *d) {
     CUDA_TRY(cudaStreamBeginCapture(stream_of(d), cudaStreamCaptureModeThreadLocal),
@@ -363,18 +359,4 @@ void cuda_graph_free(DeviceGraph *g) {
     if (g->exec) (void)cudaGraphExecDestroy(g->exec);
     if (g->graph) (void)cudaGraphDestroy(g->graph);
     mem_free(g);
-}
-
-Status cuda_timer_mark(Device *d, int slot) {
-    CUDA_TRY(cudaEventRecord(backend_of(d)->timer[slot], stream_of(d)), "recording an event");
-    return STATUS_OK;
-}
-
-Status cuda_timer_read(Device *d, int from, int to, double *ms) {
-    CudaBackend *b = backend_of(d);
-    float value = 0;
-    CUDA_TRY(cudaEventSynchronize(b->timer[to]), "waiting for the card");
-    CUDA_TRY(cudaEventElapsedTime(&value, b->timer[from], b->timer[to]), "reading a timer");
-    *ms = value;
-    return STATUS_OK;
 }
