@@ -3,35 +3,16 @@
 #include <string.h>
 
 #include "kernels/cuda/newton_schulz_chain.cuh"
-
-typedef CUresult (*EncodeTiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
-                                const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
-                                const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
-                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+#include "kernels/cuda/tensor_map.cuh"
 
 /* A BF16 matrix [rows, columns], `pitch` elements from row to row, in boxes of 64 x 64. */
 static Status map_boxes(CUtensorMap *map, const void *p, int64_t rows, int64_t columns,
                         int64_t pitch) {
-    static EncodeTiled encode; /* the driver's function: the same for all devices */
-    if (!encode) {
-        void *entry = NULL;
-        cudaDriverEntryPointQueryResult found;
-        CUDA_TRY(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
-                                                  cudaEnableDefault, &found),
-                 "looking for cuTensorMapEncodeTiled");
-        if (!entry) return status_set(STATUS_DEVICE, "the driver has no cuTensorMapEncodeTiled");
-        encode = (EncodeTiled)entry;
-    }
     const cuuint64_t size[2] = {(cuuint64_t)columns, (cuuint64_t)rows};
     const cuuint64_t bytes[1] = {(cuuint64_t)pitch * sizeof(bf16)};
-    const cuuint32_t box[2] = {BOX, BOX}, step[2] = {1, 1};
-    const CUresult code =
-        encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)p, size, bytes, box, step,
-               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (code != CUDA_SUCCESS)
-        return status_set(STATUS_DEVICE, "describing a matrix to the copy engine: error %d", code);
-    return STATUS_OK;
+    const cuuint32_t box[2] = {BOX, BOX};
+    return tensor_map(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, p, size, bytes, box,
+                      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
 /* A chain being written down. */
