@@ -180,9 +180,9 @@ static Status bench_case(Bench *b, OpRun *r) {
 static Status check_slots(void) {
     for (int i = 0; i < kernels_slot_count(); i++) {
         int c = 0;
-        while (c < op_case_count && strcmp(op_cases[c].slot, kernels_slot_name(i)) != 0) c++;
-        if (c == op_case_count)
-            return status_set(STATUS_INTERNAL, "kernel '%s' has no case in bench_ops.c",
+        while (op_case(c) && strcmp(op_case(c)->slot, kernels_slot_name(i)) != 0) c++;
+        if (!op_case(c))
+            return status_set(STATUS_INTERNAL, "kernel '%s' has no case in bench_ops_*.c",
                               kernels_slot_name(i));
     }
     return STATUS_OK;
@@ -208,11 +208,11 @@ Status bench_ops(Bench *b) {
     TRY(bench_ceilings(b));
     report_head(b);
     int done = 0;
-    for (int i = 0; i < op_case_count && !out_failed(); i++) {
-        if (!strstr(op_cases[i].slot, b->options->filter)) continue;
-        progress_line(10, "ops: %s, %s", op_cases[i].slot, op_cases[i].note);
-        OpRun r = {
-            .op = &op_cases[i], .device = b->device, .k = b->device->k, .patch = b->model->patch};
+    const OpCase *op;
+    for (int i = 0; (op = op_case(i)) != NULL && !out_failed(); i++) {
+        if (!strstr(op->slot, b->options->filter)) continue;
+        progress_line(10, "ops: %s, %s", op->slot, op->note);
+        OpRun r = {.op = op, .device = b->device, .k = b->device->k, .patch = b->model->patch};
         TRY(status_context(bench_case(b, &r), "%s (%s)", r.op->slot, r.op->note));
         done++;
     }

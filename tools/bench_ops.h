@@ -23,7 +23,11 @@ typedef struct OpCase {
     Status (*run)(OpRun *r);
 } OpCase;
 
-extern const OpCase op_cases[];
-extern const int op_case_count;
+/* Case i of all, NULL behind the last. */
+const OpCase *op_case(int i);
+
+/* Those of bench_ops_plain.c, which come first. */
+extern const OpCase op_cases_plain[];
+extern const int op_cases_plain_count;
 
 #endif
