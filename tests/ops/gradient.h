@@ -34,8 +34,8 @@ typedef struct GradientCase {
     double bf16_tolerance;     /* 0: the default; negative: no BF16 run (F32 only by contract) */
 } GradientCase;
 
-extern const GradientCase gradient_cases[];
-extern const int gradient_case_count;
+/* Case i of all, NULL behind the last. */
+const GradientCase *gradient_case(int i);
 
 /* Checks that fit no case; each returns the number of failures and prints them. */
 int check_patchify_refuses(Device *d);
