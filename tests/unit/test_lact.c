@@ -1,4 +1,4 @@
-/* The LaCT layer: Newton-Schulz against doubles, finite differences of every variant, identities of
+/* The LaCT layer: finite differences of every variant, identities of
  * lact_nvs.md 3.5 and 9, running out of memory. */
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,76 +10,7 @@
 
 #include "core/memory.h"
 #include "ttt/lact.h"
-#include "ttt/newton_schulz.h"
 #include "vittt_fixture.h"
-
-/* ---- Newton-Schulz -------------------------------------------------------------------------- */
-
-/* c = a b' in doubles; a [n,k], b [m,k]. */
-static void product_abt(const double *a, const double *b, int n, int m, int k, double *c) {
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < m; j++) {
-            double sum = 0;
-            for (int p = 0; p < k; p++) sum += a[i * k + p] * b[j * k + p];
-            c[i * m + j] = sum;
-        }
-}
-
-/* By the letter of lact_nvs.md 4.3, always with X X'; x [r,c] in place. */
-static void reference_newton_schulz(double *x, int r, int c, int steps) {
-    double *gram = malloc(sizeof *gram * (size_t)(r * r)),
-           *square = malloc(sizeof *gram * (size_t)(r * r));
-    double *next = malloc(sizeof *gram * (size_t)(r * c));
-    const double scale = norm_of(x, r * c) + 1e-7;
-    for (int i = 0; i < r * c; i++) x[i] /= scale;
-    for (int s = 0; s < steps; s++) {
-        product_abt(x, x, r, r, c, gram);
-        product_abt(gram, gram, r, r, r, square); /* symmetric */
-        for (int i = 0; i < r; i++)
-            for (int j = 0; j < c; j++) {
-                double sum = 3.4445 * x[i * c + j];
-                for (int p = 0; p < r; p++)
-                    sum += (-4.7750 * gram[i * r + p] + 2.0315 * square[i * r + p]) * x[p * c + j];
-                next[i * c + j] = sum;
-            }
-        memcpy(x, next, sizeof *x * (size_t)(r * c));
-    }
-    free(gram);
-    free(square);
-    free(next);
-}
-
-static void newton_schulz_against_doubles(void **state) {
-    (void)state;
-    const int sizes[][2] = {{8, 8}, {5, 13}, {13, 5}, {1, 7}, {7, 1}, {1, 1}, {33, 20}};
-    Device *d;
-    Tape *t;
-    check_ok(device_open("cpu", &d));
-    check_ok(tape_new(d, &t));
-    for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
-        for (int steps = 0; steps <= NEWTON_SCHULZ_STEPS; steps += NEWTON_SCHULZ_STEPS) {
-            const int r = sizes[k][0], c = sizes[k][1];
-            const int64_t shape[] = {3, 2, r, c}, all = 6 * r * c;
-            float *g = malloc(sizeof *g * (size_t)all);
-            double *want = malloc(sizeof *want * (size_t)all);
-            fill_normal(g, all, k, 3);
-            for (int i = 0; i < r * c; i++) g[i] = 0; /* no gradient at all: X = 0, not NaN */
-            for (int64_t i = 0; i < all; i++) want[i] = (double)g[i];
-            for (int i = 0; i < 6; i++) reference_newton_schulz(want + i * r * c, r, c, steps);
-            tape_reset(t, false);
-            Var *x =
-                newton_schulz(t, tape_input(t, push_floats(t, g, DTYPE_F32, 4, shape), "G"), steps);
-            check_ok(tape_status(t));
-            double *got = pull_doubles(d, x->value);
-            assert_true(relative(got, want, all, 0) < 5e-6);
-            free(got);
-            free(want);
-            free(g);
-        }
-    }
-    tape_free(t);
-    device_close(d);
-}
 
 /* ---- a layer with random parameters --------------------------------------------------------- */
 
@@ -469,7 +400,6 @@ static void a_pass_may_run_out_of_memory(void **state) {
 int main(void) {
     device_set_threads(1); /* tiny products: a second thread is only waited for */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(newton_schulz_against_doubles),
         cmocka_unit_test(gradients_are_slopes),
         cmocka_unit_test(fused_is_composed),
         cmocka_unit_test(write_then_read_is_forward),
