@@ -82,25 +82,10 @@ static Status take_data_of_run(Config *config) {
     return s;
 }
 
-/* A foreign checkpoint has no class list: the data's folders are its classes, if they are as many.
- */
-static Status open_data(Eval *e) {
-    const ClassList *known = &e->model.classes;
-    if (known->count > 0) TRY(class_list_copy(&e->classes, known));
-    TRY(dataset_open(&settings.data, settings.data.val_split, &e->classes, &e->data));
-    if (e->classes.count == e->model.config.classes) return STATUS_OK;
-    return status_set(STATUS_DATA, "%s has %lld classes, but the model has %lld",
-                      settings.data.root, (long long)e->classes.count,
-                      (long long)e->model.config.classes);
-}
-
 static Status open_all(Eval *e, Config *config) {
     TRY(take_data_of_run(config));
-    if (!*settings.data.root)
-        return status_set(STATUS_USAGE,
-                          "no data: give --data-dir DIR, or [data] root in a file (-c)");
     TRY(model_open(&e->model, eval.checkpoint, (WeightsChoice)eval.weights, config));
-    TRY(open_data(e));
+    TRY(model_open_data(&e->model, &e->classes, &e->data));
     TRY(eval_loader_open(e->data, &e->model.preprocess, &e->loader));
     TRY(predictor_open(&e->predictor, &e->model, settings.loader.batch_size));
     if (eval.tta != TTA_NONE) TRY(predictor_average(&e->predictor, (Tta)eval.tta));

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "tools/cli.h"
+#include "tools/run_folder.h"
 
 #define MB 1e6
 /* Share of the free memory that the advice leaves alone: blocks of arenas double, libraries load
@@ -66,7 +67,11 @@ void memory_plan_print(const MemoryPlan *p, size_t average, bool recompute) {
          (double)p->step.available / MB, (long long)p->largest);
 }
 
-void memory_plan_json(const MemoryPlan *p, size_t average, JsonWriter *w) {
+void memory_plan_json(const MemoryPlan *p, const Params *params, const Device *d, DType act,
+                      size_t average, JsonWriter *w) {
+    json_pair_string(w, "device", d->name);
+    json_pair_string(w, "activations", dtype_name(act));
+    json_pair_int(w, "checkpoint_bytes", (int64_t)run_checkpoint_bytes(params, average > 0));
     json_key(w, "memory");
     json_begin_object(w);
     json_pair_int(w, "weights", (int64_t)p->step.weights);

@@ -21,8 +21,10 @@ Status memory_plan(const PlanTask *task, int64_t batch, size_t sample_bytes, Mem
  * said behind that, e.g. which flag saves memory ("": nothing). */
 Status memory_plan_check(const MemoryPlan *p, const Device *d, const char *more);
 
-/* The same as a JSON object of bytes, under the key "memory". */
-void memory_plan_json(const MemoryPlan *p, size_t average, JsonWriter *w);
+/* What a plan tells of any model: the keys device, activations, checkpoint_bytes and memory, an
+ * object of bytes. */
+void memory_plan_json(const MemoryPlan *p, const Params *params, const Device *d, DType act,
+                      size_t average, JsonWriter *w);
 
 /* In words, on stderr. `average`: bytes of averaged weights, part of the state. */
 void memory_plan_print(const MemoryPlan *p, size_t average, bool recompute);

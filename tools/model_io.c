@@ -140,6 +140,17 @@ void model_close(Model *m) {
     *m = (Model){0};
 }
 
+Status model_open_data(const Model *m, ClassList *classes, Dataset **data) {
+    if (!*settings.data.root)
+        return status_set(STATUS_USAGE,
+                          "no data: give --data-dir DIR, or [data] root in a file (-c)");
+    if (m->classes.count > 0) TRY(class_list_copy(classes, &m->classes));
+    TRY(dataset_open(&settings.data, settings.data.val_split, classes, data));
+    if (classes->count == m->config.classes) return STATUS_OK;
+    return status_set(STATUS_DATA, "%s has %lld classes, but the model has %lld",
+                      settings.data.root, (long long)classes->count, (long long)m->config.classes);
+}
+
 const char *model_class_folder(const Model *m, int64_t i, char *buffer, size_t size) {
     if (i >= 0 && i < m->classes.count && m->classes.names) return m->classes.names[i];
     snprintf(buffer, size, "%lld", (long long)i);

@@ -51,6 +51,12 @@ Status model_create(Model *m, const Config *user, int64_t classes, bool training
 
 void model_close(Model *m);
 
+/* The images of --val-split with the model's classes; a foreign checkpoint has no list of them,
+ * then the data's folders are its classes. STATUS_DATA names both numbers when they differ,
+ * STATUS_USAGE asks for data where none are named. On failure the caller frees what *classes and
+ * *data hold. */
+Status model_open_data(const Model *m, ClassList *classes, Dataset **data);
+
 /* Readable name of class i, else its folder name, else the number (printed into `buffer`). */
 const char *model_class_name(const Model *m, int64_t i, char *buffer, size_t size);
 /* Folder name of class i, else the number. */

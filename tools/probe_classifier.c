@@ -80,18 +80,6 @@ static const Subject subject = {.metrics = {"top1", "loss"},
 
 /* ---- opening ---- */
 
-static Status open_data(Classifier *c) {
-    if (!*settings.data.root)
-        return status_set(STATUS_USAGE,
-                          "no data: give --data-dir DIR, or [data] root in a file (-c)");
-    if (c->model.classes.count > 0) TRY(class_list_copy(&c->classes, &c->model.classes));
-    TRY(dataset_open(&settings.data, settings.data.val_split, &c->classes, &c->data));
-    if (c->classes.count == c->model.config.classes) return STATUS_OK;
-    return status_set(STATUS_DATA, "%s has %lld classes, but the model has %lld",
-                      settings.data.root, (long long)c->classes.count,
-                      (long long)c->model.config.classes);
-}
-
 static Status take_room(Probe *p, Classifier *c) {
     const int64_t batch = settings.loader.batch_size;
     c->room = dataset_count(c->data);
@@ -112,7 +100,7 @@ Status probe_classifier(Probe *p, Config *config) {
     if (o->unit == UNIT_SCENE)
         return status_set(STATUS_USAGE, "--resample scene: a classifier's images stand alone");
     TRY(model_open(&c->model, o->checkpoint, (WeightsChoice)o->weights, config));
-    TRY(open_data(c));
+    TRY(model_open_data(&c->model, &c->classes, &c->data));
     p->device = c->model.device;
     p->depth = c->model.config.depth;
     TRY(classifier_layers(&c->model, &p->layers));

@@ -114,11 +114,8 @@ Status trainer_plan_json(const Trainer *t) {
     json_pair_int(&w, "grad_accum_steps", o->accumulate);
     json_pair_number(&w, "lr", o->schedule.base);
     json_pair_int(&w, "warmup_steps", o->schedule.warmup_steps);
-    json_pair_string(&w, "device", t->model.device->name);
-    json_pair_string(&w, "activations", dtype_name(t->model.act));
-    json_pair_int(&w, "checkpoint_bytes",
-                  (int64_t)run_checkpoint_bytes(&t->model.params, t->optim.ema != NULL));
-    memory_plan_json(&t->memory, t->optim.ema ? tensor_bytes(t->ema.average) : 0, &w);
+    memory_plan_json(&t->memory, &t->model.params, t->model.device, t->model.act,
+                     t->optim.ema ? tensor_bytes(t->ema.average) : 0, &w);
     json_end_object(&w);
     return out_json(&w, STATUS_OK);
 }
