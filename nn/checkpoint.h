@@ -55,4 +55,24 @@ Status checkpoint_resume(const char *run_folder, const char *which, Params *p, A
  * weights' path (mem_free). */
 Status checkpoint_resolve(const char *path, char **weights);
 
+/* A saved step of a run folder. */
+typedef struct SavedStep {
+    int64_t step;
+    int revision;            /* 2 and up: the step was saved again */
+    bool last, best;         /* named by that manifest */
+    bool has_state, has_ema; /* files beside the weights */
+    uint64_t bytes;          /* of its files */
+    uint64_t state_bytes;
+} SavedStep;
+
+/* All of them, newest first (mem_free). STATUS_IO or STATUS_DATA when a manifest that exists cannot
+ * be read: any file may be in use then; STATUS_DATA when the folder holds no checkpoint. */
+Status checkpoint_steps(const char *run_folder, SavedStep **out, int64_t *count);
+
+/* Path of its weights, or of their average (mem_free). */
+Status checkpoint_step_path(const char *run_folder, const SavedStep *s, bool average, char **path);
+
+/* Removes its files, or the training state alone. STATUS_INTERNAL for one that a manifest names. */
+Status checkpoint_step_remove(const char *run_folder, const SavedStep *s, bool state_only);
+
 #endif

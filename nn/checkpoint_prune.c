@@ -5,11 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "nn/checkpoint.h"
 #include "nn/checkpoint_files.h"
 
 typedef struct StepName {
@@ -55,28 +57,32 @@ static bool names_weights(const Manifest *m, StepName n) {
  * not, any file may be in use. */
 typedef struct InUse {
     Manifest of[2];
-    int count;
+    bool there[2]; /* last, best */
     bool known;
+    Status fault; /* when it is not */
 } InUse;
 
 static void find_in_use(const char *run_folder, InUse *u) {
     static const char *const which[] = {"last", "best"};
-    u->count = 0;
     u->known = true;
     for (int i = 0; i < 2; i++) {
         bool exists = true;
+        u->there[i] = false;
         if (manifest_exists(run_folder, which[i], &exists) == STATUS_OK && !exists) continue;
-        if (manifest_read(run_folder, which[i], &u->of[u->count]) == STATUS_OK)
-            u->count++;
-        else
-            u->known = false;
+        const Status s = manifest_read(run_folder, which[i], &u->of[i]);
+        u->there[i] = s == STATUS_OK;
+        if (s == STATUS_OK) continue;
+        u->known = false;
+        u->fault = s;
     }
 }
 
+static bool names_step(const InUse *u, int which, StepName n) {
+    return u->there[which] && names_weights(&u->of[which], n);
+}
+
 static bool is_in_use(const InUse *u, StepName n) {
-    for (int i = 0; i < u->count; i++)
-        if (names_weights(&u->of[i], n)) return true;
-    return false;
+    return names_step(u, 0, n) || names_step(u, 1, n);
 }
 
 static Status name_exists(const char *run_folder, StepName n, bool *exists) {
@@ -150,15 +156,15 @@ static Status list_steps(const char *folder, StepList *l) {
     return s;
 }
 
-static void remove_step(const char *run_folder, StepName n) {
-    for (int file = 0; file < FILES; file++) {
-        char name[CHECKPOINT_NAME], *path;
-        make_name(n, file, name);
-        if (path_join(&path, run_folder, name) != STATUS_OK) return;
-        if (unlink(path) != 0 && errno != ENOENT)
-            log_warn("cannot remove the old checkpoint '%s': %s", path, strerror(errno));
-        mem_free(path);
-    }
+static Status remove_file(const char *run_folder, StepName n, int file) {
+    char name[CHECKPOINT_NAME], *path;
+    make_name(n, file, name);
+    TRY(path_join(&path, run_folder, name));
+    Status s = STATUS_OK;
+    if (unlink(path) != 0 && errno != ENOENT)
+        s = status_errno("cannot remove the old checkpoint '%s'", path);
+    mem_free(path);
+    return s;
 }
 
 void checkpoint_prune(const char *run_folder, int keep) {
@@ -176,8 +182,91 @@ void checkpoint_prune(const char *run_folder, int keep) {
     int64_t kept = 0;
     for (int64_t i = 0; s == STATUS_OK && i < list.count; i++) {
         if (is_in_use(&used, list.items[i])) continue;
-        if (kept++ >= keep) remove_step(run_folder, list.items[i]);
+        if (kept++ < keep) continue;
+        for (int file = 0; file < FILES; file++)
+            if (remove_file(run_folder, list.items[i], file) != STATUS_OK)
+                log_warn("%s", status_message());
     }
     mem_free(list.items);
     mem_free(folder);
+}
+
+/* ---- for people ------------------------------------------------------------------------- */
+
+/* Bytes of a step's file; 0 when it is not there. */
+static Status measure(const char *run_folder, StepName n, int file, uint64_t *bytes, bool *there) {
+    char name[CHECKPOINT_NAME], *path;
+    struct stat st;
+    make_name(n, file, name);
+    TRY(path_join(&path, run_folder, name));
+    *there = stat(path, &st) == 0;
+    *bytes = *there ? (uint64_t)st.st_size : 0;
+    mem_free(path);
+    return STATUS_OK;
+}
+
+static Status describe(const char *run_folder, const InUse *used, StepName n, SavedStep *s) {
+    uint64_t weights, average;
+    bool there;
+    *s = (SavedStep){.step = n.step,
+                     .revision = n.revision,
+                     .last = names_step(used, 0, n),
+                     .best = names_step(used, 1, n)};
+    TRY(measure(run_folder, n, FILE_WEIGHTS, &weights, &there));
+    TRY(measure(run_folder, n, FILE_STATE, &s->state_bytes, &s->has_state));
+    TRY(measure(run_folder, n, FILE_EMA, &average, &s->has_ema));
+    s->bytes = weights + s->state_bytes + average;
+    return STATUS_OK;
+}
+
+static Status describe_all(const char *run_folder, const InUse *used, const StepList *list,
+                           SavedStep **out) {
+    void *memory;
+    TRY(mem_alloc(&memory, list->count, sizeof **out, "checkpoint list"));
+    SavedStep *steps = memory;
+    for (int64_t i = 0; i < list->count; i++) {
+        const Status s = describe(run_folder, used, list->items[i], &steps[i]);
+        if (s == STATUS_OK) continue;
+        mem_free(steps);
+        return s;
+    }
+    *out = steps;
+    return STATUS_OK;
+}
+
+Status checkpoint_steps(const char *run_folder, SavedStep **out, int64_t *count) {
+    InUse used;
+    StepList list = {0};
+    char *folder;
+    *out = NULL;
+    *count = 0;
+    find_in_use(run_folder, &used);
+    if (!used.known)
+        return status_context(used.fault, "%s: which checkpoints are in use is not known",
+                              run_folder);
+    if (!used.there[0] && !used.there[1])
+        return status_set(STATUS_DATA, "%s: expected a run folder, but it has no last.json",
+                          run_folder);
+    TRY(path_join(&folder, run_folder, "checkpoints"));
+    Status s = list_steps(folder, &list);
+    if (s == STATUS_OK) s = describe_all(run_folder, &used, &list, out);
+    if (s == STATUS_OK) *count = list.count;
+    mem_free(list.items);
+    mem_free(folder);
+    return s;
+}
+
+Status checkpoint_step_path(const char *run_folder, const SavedStep *s, bool average, char **path) {
+    char name[CHECKPOINT_NAME];
+    make_name((StepName){s->step, s->revision}, average ? FILE_EMA : FILE_WEIGHTS, name);
+    return path_join(path, run_folder, name);
+}
+
+Status checkpoint_step_remove(const char *run_folder, const SavedStep *s, bool state_only) {
+    const StepName n = {s->step, s->revision};
+    if (s->last || s->best)
+        return status_set(STATUS_INTERNAL, "step %" PRId64 " is in use: not removed", s->step);
+    if (state_only) return remove_file(run_folder, n, FILE_STATE);
+    for (int file = 0; file < FILES; file++) TRY(remove_file(run_folder, n, file));
+    return STATUS_OK;
 }

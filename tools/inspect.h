@@ -15,6 +15,9 @@ typedef struct TensorStats {
 } TensorStats;
 TensorStats tensor_stats(const SafeEntry *e);
 
+/* Value i, whatever the dtype; the tensor may be unaligned in its file. */
+double entry_value(const SafeEntry *e, int64_t i);
+
 typedef enum ModelKind {
     MODEL_UNKNOWN,
     MODEL_VITTT,        /* plain ViTTT: `config` holds what the shapes say */

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static double value_at(const SafeEntry *e, int64_t i) {
+double entry_value(const SafeEntry *e, int64_t i) {
     const unsigned char *p = e->data + (size_t)i * dtype_size(e->dtype);
     float f;
     double d;
@@ -44,7 +44,7 @@ TensorStats tensor_stats(const SafeEntry *e) {
     double squares = 0; /* Welford: a plain sum of squares cancels for large means */
     s.count = (int64_t)(e->bytes / dtype_size(e->dtype));
     for (int64_t i = 0; i < s.count; i++) {
-        double x = value_at(e, i);
+        double x = entry_value(e, i);
         if (!isfinite(x)) {
             s.nonfinite++;
             continue;

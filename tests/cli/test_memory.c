@@ -278,6 +278,14 @@ static void test_export(void **state) {
     FAIL_EACH("export", nvs_run, nvs_out, "--json");
 }
 
+static void test_ckpt(void **state) {
+    (void)state;
+    FAIL_EACH("ckpt", "average", nvs_run, nvs_run, nvs_out, "--json");
+    FAIL_EACH("ckpt", "average", "--newest", "1", nvs_run, nvs_out);
+    FAIL_EACH("ckpt", "diff", nvs_run, nvs_run, "--json");
+    FAIL_EACH("ckpt", "prune", "--keep", "9", nvs_run, "--json");
+}
+
 static const char *const pictures[2][2] = {{"cat", "chelsea.png"}, {"sky", "rocket.jpg"}};
 
 static int set_up(void **state) {
@@ -332,7 +340,7 @@ int main(void) {
         cmocka_unit_test(test_nvs_train),  cmocka_unit_test(test_ttt),
         cmocka_unit_test(test_plot),       cmocka_unit_test(test_nvs_eval),
         cmocka_unit_test(test_nvs_render), cmocka_unit_test(test_nvs_scene),
-        cmocka_unit_test(test_export),
+        cmocka_unit_test(test_export),     cmocka_unit_test(test_ckpt),
     };
     const int failed = cmocka_run_group_tests(tests, set_up, tear_down);
     return failed + cmocka_run_group_tests(nvs_tests, nvs_set_up, nvs_tear_down);
