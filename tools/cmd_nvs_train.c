@@ -60,6 +60,7 @@ static Status open_folder(NvsTrainer *t) {
     TRY(path_join(&t->pictures, t->run.path, "pictures"));
     t->task.pictures = t->pictures;
     t->run.columns = nvs_trainer_columns;
+    t->run.tensorboard = settings.run.tensorboard;
     TRY(run_folder_start(&t->run, t->resuming ? t->state.step : -1));
     return run_folder_write_config(&t->run, t->config);
 }

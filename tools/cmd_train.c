@@ -86,6 +86,7 @@ static Status open_folder(Trainer *t) {
         TRY(run_folder_create(&t->run, settings.run.output, settings.run.exist_ok));
     t->options.run_folder = t->run.path;
     t->run.columns = trainer_columns;
+    t->run.tensorboard = settings.run.tensorboard;
     TRY(run_folder_start(&t->run, t->resuming ? t->state.step : -1));
     return run_folder_write_config(&t->run, t->config);
 }

@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <dirent.h>
+#include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -168,12 +170,24 @@ static Status open_append(const RunFolder *r, const char *name, FILE **out) {
     return s;
 }
 
+/* Event files of several runs lie side by side in folders of their names. */
+static Status open_events(RunFolder *r, int64_t resumed_step) {
+    char *folder, whole[PATH_MAX];
+    if (!r->tensorboard || !*r->tensorboard) return STATUS_OK;
+    if (!realpath(r->path, whole)) return status_errno("%s", r->path);
+    TRY(path_join(&folder, r->tensorboard, strrchr(whole, '/') + 1));
+    const Status s = event_file_open(folder, resumed_step < 0 ? 0 : resumed_step + 1, &r->events);
+    mem_free(folder);
+    return s;
+}
+
 Status run_folder_start(RunFolder *r, int64_t resumed_step) {
     TRY(metrics_trim(r, resumed_step));
     TRY(open_append(r, "log.txt", &r->log));
     TRY(open_append(r, "metrics.jsonl", &r->jsonl));
     TRY(open_append(r, "metrics.csv", &r->csv));
     output_tee(r->log);
+    TRY(open_events(r, resumed_step));
     return metrics_begin(r);
 }
 
@@ -198,6 +212,9 @@ void run_folder_close(RunFolder *r) {
     close_file(r, &r->log);
     close_file(r, &r->jsonl);
     close_file(r, &r->csv);
+    const Status events = event_file_close(r->events);
+    if (events != STATUS_OK && r->status == STATUS_OK) r->status = events;
+    r->events = NULL;
     lock_give(r);
     mem_free(r->path);
     r->path = NULL;

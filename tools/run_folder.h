@@ -5,6 +5,9 @@
  *   log.txt        what stderr said           lock         pid and host while a process works here
  *   checkpoints/, last.json, best.json ...    nn/checkpoint.h
  *
+ * Beside it, where --tensorboard names a folder, the same numbers as event files (event_file.h) in
+ * a folder of the run's name there.
+ *
  * A folder is never overwritten: a taken name gets -2, -3, ... A resumed run first drops the rows
  * beyond the step that it resumes from, so that every step stands in the files once.
  */
@@ -15,6 +18,7 @@
 
 #include "core/config.h"
 #include "nn/train.h"
+#include "tools/event_file.h"
 
 enum { RUN_KINDS = 8 };
 
@@ -30,8 +34,10 @@ typedef struct RunFolder {
     char *path;
     int lock; /* file descriptor, -1: none */
     FILE *log, *jsonl, *csv;
-    RunColumns columns; /* set before run_folder_start */
-    Status status;      /* first failure of a metrics file; training goes on */
+    RunColumns columns;      /* set before run_folder_start */
+    const char *tensorboard; /* likewise, borrowed: folder for event files; NULL or "": none */
+    EventFile *events;
+    Status status; /* first failure of a metrics file; training goes on */
     struct {
         char kind[16];
         int64_t step; /* newest row of that kind kept at a resume */

@@ -138,14 +138,41 @@ static void csv_event(const RunFolder *r, const TrainEvent *e, const double *val
     fputc('\n', f);
 }
 
+static void add_scalar(EventFile *f, const char *group, const char *name, double value) {
+    char tag[96];
+    snprintf(tag, sizeof tag, "%s/%s", group, name);
+    event_file_add(f, tag, value);
+}
+
+/* Tags are the columns of metrics.csv behind train/ or validation/. */
+static Status write_scalars(const RunFolder *r, const TrainEvent *e, const double *values) {
+    const char *const *name = r->columns.validation;
+    if (strcmp(e->kind, "train") == 0) {
+        add_scalar(r->events, "train", "loss", e->loss);
+        add_scalar(r->events, "train", "lr", e->lr);
+        add_scalar(r->events, "train", "grad_norm", e->grad_norm);
+        add_scalar(r->events, "train", r->columns.rate, e->samples_per_s);
+        add_scalar(r->events, "train", "wait_share", e->wait_share);
+        add_scalar(r->events, "train", "step_ms", e->step_ms);
+        add_scalar(r->events, "train", "skipped", (double)e->state.skipped);
+    }
+    for (int i = 0; values && name[i]; i++)
+        if (strcmp(name[i], "seconds") != 0)
+            add_scalar(r->events, "validation", name[i], values[i]);
+    return event_file_flush(r->events, e->state.step);
+}
+
 void run_folder_event(RunFolder *r, const TrainEvent *e, const double *values) {
     const int64_t *kept = kept_step(r, e->kind);
     if (!r->jsonl || !r->csv || (kept && e->state.step <= *kept)) return;
     if (e->record) fprintf(r->jsonl, "%s\n", e->record);
     csv_event(r, e, values);
-    bool good = fflush(r->jsonl) == 0 && fflush(r->csv) == 0;
-    if (good || r->status != STATUS_OK) return;
+    Status s = fflush(r->jsonl) == 0 && fflush(r->csv) == 0
+                   ? STATUS_OK
+                   : status_errno("%s: metrics files", r->path);
+    if (r->events && s == STATUS_OK) s = write_scalars(r, e, values);
+    if (s == STATUS_OK || r->status != STATUS_OK) return;
     /* Numbers of a run are worth less than the run: go on, say it, and end with its exit code. */
-    r->status = status_errno("%s: metrics files", r->path);
+    r->status = s;
     log_error("%s; training goes on without them", status_message());
 }

@@ -105,6 +105,10 @@ static const Option run_options[] = {
      "minutes between checkpoints; 0: off"},
     {"checkpoint_hist", OPTION_INT, AT(RunConfig, checkpoint_hist), "2", 0, 100000, NULL,
      "checkpoint-hist", "newest checkpoints kept besides last and best"},
+    {"tensorboard", OPTION_STRING, AT(RunConfig, tensorboard), "", 0, 0, NULL, "tensorboard",
+     "write the numbers of metrics.csv as TensorBoard's event files, too, into a folder of the "
+     "run's "
+     "name in this folder"},
     {"dry_run", OPTION_BOOL, AT(RunConfig, dry_run), "false", 0, 0, NULL, "dry-run",
      "check data, model and disk, print the plan, write nothing"},
     {0},

@@ -49,8 +49,9 @@ typedef struct TrainConfig {
 
 /* Section [run]. */
 typedef struct RunConfig {
-    char output[CONFIG_TEXT]; /* run folder */
-    char resume[CONFIG_TEXT]; /* none, auto, last, or a run folder */
+    char output[CONFIG_TEXT];      /* run folder */
+    char resume[CONFIG_TEXT];      /* none, auto, last, or a run folder */
+    char tensorboard[CONFIG_TEXT]; /* folder for event files; "": none */
     bool exist_ok, dry_run;
     int64_t save_every; /* optimiser steps; 0: every epoch */
     double save_minutes;

@@ -8,6 +8,8 @@
 #   says TEXT / tells TEXT stdout / stderr must hold TEXT (fixed string)
 #   quiet_out / quiet_err  stdout / stderr must be empty
 #   json_ok FILE [lines]   FILE must be valid JSON (each line of it with "lines"); skipped aloud without python3
+[ "${lib_of:-}" != $$ ] || return 0 # train_lib.sh and nvs_lib.sh in one test
+lib_of=$$
 set -u
 export LC_ALL=C
 unset NO_COLOR
