@@ -2,12 +2,10 @@
  * scenes are recognised by their camera files. */
 #include "tools/data_check.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/file.h"
-#include "datasets/tar.h"
 #include "tools/augment_preview.h"
 #include "tools/cli.h"
 #include "tools/scene_check.h"
@@ -89,57 +87,12 @@ static Status open_named(DataCheck *c, const char *list) {
                               : status_set(STATUS_USAGE, "--split names no split");
 }
 
-static bool tar_has_split(const char *path, const char *split) {
-    Tar *tar;
-    size_t n = strlen(split);
-    bool found = false;
-    if (tar_open(path, &tar) != STATUS_OK) return false; /* dataset_open will say why */
-    for (int64_t i = 0; i < tar_count(tar) && !found; i++) {
-        const char *name = tar_at(tar, i)->name;
-        if (strncmp(name, "./", 2) == 0) name += 2;
-        found = strncmp(name, split, n) == 0 && name[n] == '/';
-    }
-    tar_close(tar);
-    return found;
-}
-
-/* <split>/, <split>.tar or <split>-*.tar */
-static bool names_split(const char *name, const char *split) {
-    size_t n = strlen(split), length = strlen(name);
-    if (strncmp(name, split, n) != 0) return false;
-    if (name[n] == '\0') return true;
-    bool tar = length >= n + 4 && strcmp(name + length - 4, ".tar") == 0;
-    return tar && (length == n + 4 || name[n] == '-');
-}
-
-static bool folder_has_split(const char *root, const char *split) {
-    DIR *folder = opendir(root);
-    bool found = false;
-    if (!folder) return true; /* dataset_open will say why */
-    for (struct dirent *e; !found && (e = readdir(folder));) found = names_split(e->d_name, split);
-    closedir(folder);
-    return found;
-}
-
-/* The root may be a comma list of tars. */
-static bool has_split(const char *root, const char *split) {
-    char one[CONFIG_TEXT];
-    if (file_is_folder(root)) return folder_has_split(root, split);
-    for (const char *at = root; *at;) {
-        size_t n = strcspn(at, ",");
-        snprintf(one, sizeof one, "%.*s", (int)n, at);
-        if (tar_has_split(one, split)) return true;
-        at += n + (at[n] == ',');
-    }
-    return false;
-}
-
 static Status open_splits(DataCheck *c) {
     const char *const usual[] = {settings.data.train_split, settings.data.val_split};
     char list[2 * CONFIG_TEXT + 2] = "";
     if (options.splits[0]) return open_named(c, options.splits);
     for (int i = 0; i < 2; i++)
-        if (has_split(c->root, usual[i])) {
+        if (data_has_split(c->root, usual[i])) {
             size_t n = strlen(list);
             snprintf(list + n, sizeof list - n, "%s%s", n ? "," : "", usual[i]);
         }
@@ -227,14 +180,9 @@ static int run_check(DataCheck *c) {
 static int run(Config *config, int argc, char **argv) {
     (void)config;
     DataCheck c = {0};
-    char *root = settings.data.root;
-    if (argc > 1) return cli_usage(&command_data_check, "one root is expected, %d are given", argc);
-    if (argc == 1) {
-        if (strlen(argv[0]) >= sizeof settings.data.root)
-            return cli_usage(&command_data_check, "the root's name is too long");
-        snprintf(root, sizeof settings.data.root, "%s", argv[0]);
-    }
-    if (!*root) return cli_usage(&command_data_check, "no data set was named");
+    const char *root = settings.data.root;
+    const int usage = data_take_root(&command_data_check, argc, argv);
+    if (usage != 0) return usage;
     bool posed;
     Status s = scene_root(root, &posed);
     if (s != STATUS_OK) return cli_fail(s);

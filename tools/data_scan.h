@@ -4,6 +4,7 @@
 
 #include "datasets/folder.h"
 #include "datasets/image.h"
+#include "tools/cli.h"
 #include "tools/findings.h"
 
 typedef struct Sample {
@@ -34,6 +35,13 @@ typedef struct SplitScan {
     int64_t progressive, tagged; /* tagged: EXIF orientation other than 1 */
     Spread width, height;
 } SplitScan;
+
+/* [data] root from the one positional of a command; 0, or the exit code of a usage error. */
+int data_take_root(const Command *c, int argc, char **argv);
+
+/* Whether `root` (a folder, or tar files separated by commas) seems to have that split; true, too,
+ * for a folder that cannot be read, so that opening it tells why. */
+bool data_has_split(const char *root, const char *split);
 
 /* Opens a split (class list of its own; a flat one takes the classes of `known`, which may be
  * NULL), decodes every file on `threads` threads, fills in the numbers. */

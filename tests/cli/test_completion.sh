@@ -20,7 +20,7 @@ offers() {
 }
 equal 'first word' "$(offers ttv cla)" 'classify '
 equal 'second word' "$(offers ttv nvs '')" 'train eval render '
-equal 'second word, begun' "$(offers ttv data s)" 'synth-scenes '
+equal 'second word, begun' "$(offers ttv data sy)" 'synth-scenes '
 equal 'first word behind help' "$(offers ttv help ps)" 'psnr '
 equal 'a flag' "$(offers ttv nvs render --data-d)" '--data-dir '
 equal 'the same of an alias' "$(offers ttv score --min)" '--min-psnr '

@@ -138,6 +138,7 @@ static void test_inspect(void **state) {
 static void test_data_check(void **state) {
     (void)state;
     FAIL_EACH("data", "check", data, "--workers", "1", "--json");
+    FAIL_EACH("data", "stat", data, "--img-size", "32", "--workers", "1", "--json");
 }
 
 static void test_data_check_scenes(void **state) {
