@@ -48,7 +48,8 @@ static const Option render_options[] = {
     {"turn", OPTION_FLOAT, FIELD(turn), "0", 0, 360, NULL, "turn",
      "degrees of an orbit from end to end; 360: a turntable; 0: as the input views stand apart"},
     {"format", OPTION_STRING, FIELD(format), "apng", 0, 0, NULL, "format",
-     "animations, with commas between: apng, gif (256 colours), mp4 (needs ffmpeg), or none"},
+     "animations, with commas between: apng, gif (256 colours), mp4 (needs ffmpeg), y4m (not "
+     "compressed), or none"},
     {"fps", OPTION_FLOAT, FIELD(fps), "15", 0.01, 1000, NULL, "fps",
      "pictures a second of the animation"},
     {"html", OPTION_BOOL, FIELD(html), "false", 0, 0, NULL, "html",
@@ -159,17 +160,24 @@ static Status check_usage(const Config *config) {
 }
 
 static Status parse_formats(RenderOutput *out) {
+    bool none;
+    const struct {
+        const char *name;
+        bool *wanted;
+    } formats[] = {{"apng", &out->apng},
+                   {"gif", &out->gif},
+                   {"mp4", &out->mp4},
+                   {"y4m", &out->y4m},
+                   {"none", &none}};
     for (const char *at = options.format;; at++) {
-        const size_t n = strcspn(at, ",");
-        if (n == 4 && strncmp(at, "apng", n) == 0)
-            out->apng = true;
-        else if (n == 3 && strncmp(at, "gif", n) == 0)
-            out->gif = true;
-        else if (n == 3 && strncmp(at, "mp4", n) == 0)
-            out->mp4 = true;
-        else if (n != 4 || strncmp(at, "none", n) != 0)
-            return status_set(STATUS_USAGE, "--format: '%.*s' is none of apng, gif, mp4, none",
+        const size_t n = strcspn(at, ","), count = sizeof formats / sizeof *formats;
+        size_t k = 0;
+        while (k < count && (strlen(formats[k].name) != n || strncmp(at, formats[k].name, n) != 0))
+            k++;
+        if (k == count)
+            return status_set(STATUS_USAGE, "--format: '%.*s' is none of apng, gif, mp4, y4m, none",
                               (int)n, at);
+        *formats[k].wanted = true;
         at += n;
         if (!*at) return out->mp4 ? movie_check() : STATUS_OK;
     }

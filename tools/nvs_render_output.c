@@ -7,6 +7,7 @@
 #include "datasets/apng.h"
 #include "datasets/compose.h"
 #include "datasets/gif.h"
+#include "datasets/y4m.h"
 #include "tools/cli.h"
 #include "tools/movie.h"
 
@@ -92,6 +93,10 @@ static Status write_mp4(const NvsRender *r, const RenderOutput *o, const char *p
     return movie_write(path, r->rendered, r->count, r->view.width, r->view.height, o->fps);
 }
 
+static Status write_y4m(const NvsRender *r, const RenderOutput *o, const char *path) {
+    return y4m_write(path, r->rendered, r->count, r->view.width, r->view.height, o->fps);
+}
+
 typedef Status (*WriteAnimation)(const NvsRender *r, const RenderOutput *o, const char *path);
 
 static Status write_animation(const NvsRender *r, const RenderOutput *o, bool wanted,
@@ -161,6 +166,7 @@ Status render_write(NvsRender *r, const RenderOutput *o, RenderScores *scores) {
     TRY(write_sheet(r, o));
     TRY(write_animation(r, o, o->apng, "render.apng", write_apng));
     TRY(write_animation(r, o, o->gif, "render.gif", write_gif));
+    TRY(write_animation(r, o, o->y4m, "render.y4m", write_y4m));
     if (r->frames) TRY(compare_all(r, o, scores));
     if (o->html) TRY(render_page(r, o, scores));
     return write_animation(r, o, o->mp4, "render.mp4", write_mp4);

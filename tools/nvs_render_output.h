@@ -8,7 +8,7 @@
 typedef struct RenderOutput {
     const char *folder;
     double fps, error_full;
-    bool apng, gif, mp4, html;
+    bool apng, gif, mp4, y4m, html;
 } RenderOutput;
 
 /* Scores of the frames that have a picture, in the order of r->frames. */

@@ -224,7 +224,7 @@ else
     skip 'GIF against Pillow: no Pillow'
 fi
 run 2 "${render[@]}" --input-views 2,8 --format webp -o x
-tells "'webp' is none of apng, gif, mp4, none"
+tells "'webp' is none of apng, gif, mp4, y4m, none"
 run 2 "${render[@]}" --input-views 2,8 --format gif, -o x
 mkdir -p tools_without tools_with tools_broken
 ln -s "$(command -v bash)" tools_without/bash
@@ -256,6 +256,11 @@ if command -v ffmpeg >/dev/null; then
 else
     skip 'a real MP4: no ffmpeg'
 fi
+
+# heading and size; values are tested in test_y4m.c
+run 0 "${render[@]}" --input-views 2,8 --frames 5 --format y4m --fps 12.5 -o raw
+equal 'Y4M' "$(head -n 1 raw/render.y4m)" 'YUV4MPEG2 W32 H32 F12500:1000 Ip A1:1 C420jpeg'
+equal 'bytes of a Y4M' "$(tail -c +2 raw/render.y4m | wc -c)" $(($(head -n 1 raw/render.y4m | wc -c) + 5 * (6 + 32 * 32 * 3 / 2) - 1))
 
 # ---- the page: whole, with every picture inside and nothing fetched ----
 run 0 "${render[@]}" --input-views 2,8 --targets 3,5 --html -o page
