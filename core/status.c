@@ -69,6 +69,8 @@ const char *status_name(Status code) {
         return "numeric";
     case STATUS_STOPPED:
         return "stopped";
+    case STATUS_PEER:
+        return "peer";
     case STATUS_INTERNAL:
         return "internal";
     }
@@ -92,6 +94,7 @@ int status_exit_code(Status code) {
     case STATUS_NUMERIC:
         return 6;
     case STATUS_STOPPED:
+    case STATUS_PEER:
         return 75;
     case STATUS_INTERNAL:
         return 70;

@@ -19,6 +19,7 @@ typedef enum Status {
     STATUS_DEVICE,   /* no such device, driver or library failure */
     STATUS_NUMERIC,  /* non-finite values that the caller must know about */
     STATUS_STOPPED,  /* a signal asked to stop; state was saved */
+    STATUS_PEER,     /* another rank is lost: the same may work when started again */
     STATUS_INTERNAL, /* a broken promise inside the library */
 } Status;
 
@@ -39,7 +40,7 @@ const char *status_message(void);
 const char *status_name(Status code);
 
 /* Exit code of the command line for a status (docs/cli.md): OK 0, USAGE 2, DATA 3, IO 4, MEMORY and
- * DEVICE 5, NUMERIC 6, STOPPED 75, INTERNAL 70. */
+ * DEVICE 5, NUMERIC 6, STOPPED and PEER 75, INTERNAL 70. */
 int status_exit_code(Status code);
 
 /* Returns from the enclosing function when `expr` is neither STATUS_OK. */

@@ -172,13 +172,33 @@ void loader_close(Loader *l) {
 
 /* ---- consumer ---- */
 
+/* Reduces the order of the epoch from `cursor` to what this rank reads; returns how many. Writes
+ * never overtake reads: shard_position(i) >= i. */
+static int64_t take_share(Loader *l, int64_t cursor, int64_t end) {
+    const LoaderOptions *o = &l->options;
+    const int64_t ranks = shard_ranks(o->shard), batch = o->batch;
+    int64_t count = 0;
+    if (o->drop_last) {
+        for (; cursor + ranks * batch <= end; cursor += ranks * batch)
+            for (int64_t i = 0; i < batch; i++)
+                l->order[count++] = l->order[cursor + shard_position(o->shard, batch, i)];
+        return count;
+    }
+    for (cursor += o->shard.rank * batch; cursor < end; cursor += ranks * batch)
+        for (int64_t i = cursor; i < cursor + batch && i < end; i++)
+            l->order[count++] = l->order[i];
+    return count;
+}
+
 int64_t loader_batches(const Loader *l) {
     int64_t batch = l->options.batch;
+    if (l->options.drop_last) batch *= shard_ranks(l->options.shard);
     return l->options.drop_last ? l->count / batch : (l->count + batch - 1) / batch;
 }
 
 Status loader_begin(Loader *l, int64_t epoch, int64_t cursor) {
-    int64_t end = l->options.drop_last ? l->count / l->options.batch * l->options.batch : l->count;
+    const int64_t together = l->options.batch * shard_ranks(l->options.shard);
+    int64_t end = l->options.drop_last ? l->count / together * together : l->count;
     if (epoch < 0 || cursor < 0 || cursor > l->count) {
         return status_set(STATUS_USAGE, "loader: epoch %lld, sample %lld of %lld", (long long)epoch,
                           (long long)cursor, (long long)l->count);
@@ -195,7 +215,11 @@ Status loader_begin(Loader *l, int64_t epoch, int64_t cursor) {
     }
     for (int i = 0; i < l->slot_count; i++) slot_reset(l, &l->slots[i]);
     /* drop_last drops what is left over behind whole batches from here on. */
-    if (l->options.drop_last && cursor < end) end -= (end - cursor) % l->options.batch;
+    if (l->options.drop_last && cursor < end) end -= (end - cursor) % together;
+    if (shard_ranks(l->options.shard) > 1) {
+        end = take_share(l, cursor < end ? cursor : end, end);
+        cursor = 0;
+    }
     l->cursor = l->next = cursor < end ? cursor : end;
     l->end = end;
     l->taken = l->given = 0;
@@ -270,13 +294,14 @@ static Status take_corrupt(Loader *l, Corrupt *list) {
     }
     corrupt_free(list);
     TRY(s);
-    if ((double)l->corrupt_count <= l->options.max_corrupt * (double)l->count) return STATUS_OK;
+    const int64_t own = l->count / shard_ranks(l->options.shard);
+    if ((double)l->corrupt_count <= l->options.max_corrupt * (double)own) return STATUS_OK;
     char shown[300];
     const char *first = dataset_name(l->data, l->corrupt[0]->sample);
     return status_set(STATUS_DATA,
                       "%lld of %lld samples are unreadable, more than the allowed share of %g "
                       "(data.max_corrupt); the first: %s",
-                      (long long)l->corrupt_count, (long long)l->count, l->options.max_corrupt,
+                      (long long)l->corrupt_count, (long long)own, l->options.max_corrupt,
                       text_printable(first, shown, sizeof shown));
 }
 

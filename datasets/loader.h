@@ -7,13 +7,19 @@
 #ifndef TTV_DATASETS_LOADER_H
 #define TTV_DATASETS_LOADER_H
 
+#include "core/shard.h"
 #include "datasets/folder.h"
 #include "datasets/transform.h"
 
 typedef struct LoaderOptions {
     const Preprocess *preprocess; /* must outlive the loader */
     const Augment *augment;       /* NULL: evaluation transform */
-    int64_t batch;
+    int64_t batch;                /* of this rank */
+    /* Several ranks read the same data. drop_last: each batch of ranks * batch samples is divided
+     * (core/shard.h), cursors count the samples of all ranks. Otherwise whole batches of `batch`
+     * go round: batch k to rank k modulo ranks, so that every sample is in one of them, and in the
+     * same company whatever the number of ranks. */
+    Shard shard;
     int threads;  /* 0: number of processors */
     int prefetch; /* batches ahead; 0: 4 */
     uint64_t seed;
@@ -44,7 +50,7 @@ Status loader_begin(Loader *l, int64_t epoch, int64_t cursor);
 /* STATUS_END after the last batch. Waits; a wait of 60 s is reported through the log with the file
  * in work. */
 Status loader_next(Loader *l, HostBatch *b);
-int64_t loader_batches(const Loader *l); /* per epoch */
+int64_t loader_batches(const Loader *l); /* per epoch; of all ranks where whole batches go round */
 double loader_wait_seconds(Loader *l);   /* waited inside loader_next since the last call of this */
 
 /* Corrupt samples met so far: i-th data set index and reason; count. */

@@ -31,6 +31,12 @@ void train_clear_stop(void) {
 static Status save(Loop *l) {
     const TrainOptions *o = l->options;
     double start = seconds_now();
+    if (!saves_files(l)) {
+        l->saved_step = l->state->step;
+        l->saved_s = start;
+        l->save_pending = l->is_best = false;
+        return STATUS_OK;
+    }
     double metric = l->state->validated_step == l->state->step ? l->metric : NAN;
     TRY(checkpoint_save(o->run_folder, l->optim->params, l->optim, l->state, metric, l->is_best,
                         o->keep, o->meta, o->meta_count));
@@ -100,14 +106,9 @@ static bool is_finished(const Loop *l) {
            out_of_patience(l);
 }
 
-static bool out_of_time(const Loop *l) {
-    double limit = l->options->time_limit_s;
-    return limit > 0.0 && seconds_now() - l->start_s >= limit;
-}
-
 /* Between two steps: validation and checkpoint, when due. The end and a stop have their own. */
 static Status step_edge(Loop *l) {
-    if (is_finished(l) || train_stop_requested()) return STATUS_OK;
+    if (is_finished(l) || stop_wanted(l)) return STATUS_OK;
     if (validation_is_due(l)) TRY(validate(l));
     return save_is_due(l) ? save_or_retry(l) : STATUS_OK;
 }
@@ -133,10 +134,12 @@ static Status run_epoch(Loop *l) {
     TrainState *s = l->state;
     int64_t epoch = s->epoch;
     batch_forget(l);
-    TRY(status_context(task->begin_epoch(task->user, epoch, s->cursor), "epoch %" PRId64, epoch));
+    Status begun =
+        status_context(task->begin_epoch(task->user, epoch, s->cursor), "epoch %" PRId64, epoch);
+    TRY(peers_agree(comm_peers(l->options->comm), begun));
     while (s->epoch == epoch) {
-        if (train_stop_requested()) return STATUS_STOPPED;
-        if (is_finished(l) || out_of_time(l)) return STATUS_END;
+        if (stop_wanted(l)) return STATUS_STOPPED;
+        if (is_finished(l) || time_is_up(l)) return STATUS_END;
         Status e = step_run(l);
         if (e == STATUS_END)
             return status_set(STATUS_DATA,
@@ -184,7 +187,8 @@ static Status clean_folder(const char *run_folder) {
 static Status start(Loop *l) {
     TrainState *s = l->state;
     TRY(check_options(l->options, s));
-    TRY(clean_folder(l->options->run_folder));
+    TRY(ranks_init(l));
+    if (saves_files(l)) TRY(clean_folder(l->options->run_folder));
     if (s->step == 0) s->best_metric = NAN;
     l->total_steps = l->options->epochs * l->options->steps_per_epoch;
     int64_t max_steps = l->options->max_steps;
@@ -199,8 +203,7 @@ static Status start(Loop *l) {
 /* Steps until the run is finished (OK), out of time (END), stopped, or failed. */
 static Status run_steps(Loop *l) {
     Status s = l->state->step > 0 ? step_edge(l) : STATUS_OK; /* a validation that a stop cut off */
-    while (s == STATUS_OK && !is_finished(l))
-        s = train_stop_requested() ? STATUS_STOPPED : run_epoch(l);
+    while (s == STATUS_OK && !is_finished(l)) s = stop_wanted(l) ? STATUS_STOPPED : run_epoch(l);
     return s;
 }
 
@@ -242,6 +245,7 @@ Status train_run(const TrainTask *task, const TrainOptions *o, Tape *t, AdamW *o
               .listener_user = listener_user};
     Status s = start(&l);
     if (s == STATUS_OK) s = run(&l);
+    ranks_free(&l);
     passes_free(&l);
     mem_free(l.batch.names.text);
     mem_free(l.names.text);

@@ -17,6 +17,7 @@
 #define TTV_NN_TRAIN_H
 
 #include "core/json.h"
+#include "kernels/comm.h"
 #include "nn/checkpoint.h"
 
 typedef struct TrainTask {
@@ -64,6 +65,11 @@ typedef struct TrainOptions {
     int fetch_ahead;   /* 0: where the device is asynchronous; 1: always; -1: never */
     const SafeMeta *meta;
     int64_t meta_count;
+    /* Several ranks train one model, each on its own part of every batch (TrainTask.next counts its
+     * own samples, equally many on all; cursors count those of all): gradients and losses are
+     * averaged over them. Rank 0 saves. Ranks agree on every step before they take it: when one
+     * was asked to stop, all stop there; when one fails, all do, with its message. NULL: one. */
+    Comm *comm;
 } TrainOptions;
 
 /* What the loop tells the outside (progress line, files); called on the training thread. Keys of
@@ -83,7 +89,8 @@ typedef struct TrainEvent {
 } TrainEvent;
 typedef void (*TrainListener)(void *user, const TrainEvent *e);
 
-/* Trains from *state (zeroed, or resumed) to the end; *state is what was reached. */
+/* Trains from *state (zeroed, or resumed) to the end; *state is what was reached. With several
+ * ranks weights, moments, average and *state are rank 0's to begin with. */
 Status train_run(const TrainTask *task, const TrainOptions *o, Tape *t, AdamW *optim,
                  TrainState *state, TrainListener listener, void *listener_user);
 

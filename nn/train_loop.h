@@ -21,7 +21,7 @@ typedef struct Batch {
 
 /* A step as graphs: the first micro-step sets the gradients, later ones add to them. */
 typedef struct StepGraphs {
-    DeviceGraph *first, *later, *update;
+    DeviceGraph *first, *later, *finish, *update;
     int64_t batch; /* samples of a micro-step that they were recorded for; 0: not recorded */
     bool refused;
 } StepGraphs;
@@ -53,10 +53,12 @@ typedef struct Loop {
     double loss, lr, grad_norm, metric; /* of the last step; of the last validation */
     double older_best_metric;           /* what is_best replaced, should the save fail */
     int64_t older_best_step;
-    bool is_best;      /* the weights of this very step are the best, and not saved yet */
-    bool save_pending; /* a save is due, but was put off */
-    bool epoch_ended;  /* by the last step */
-    bool planned;      /* the step's memory */
+    bool is_best;            /* the weights of this very step are the best, and not saved yet */
+    bool save_pending;       /* a save is due, but was put off */
+    bool epoch_ended;        /* by the last step */
+    bool planned;            /* the step's memory */
+    bool all_stop, all_late; /* several ranks: what they agreed on at the last step */
+    void *edges;             /* room for what they say */
 } Loop;
 
 double seconds_now(void);
@@ -90,6 +92,20 @@ void passes_begin(Loop *l);
 Status pass_micro(Loop *l, int64_t micro, int64_t samples);
 /* The optimiser's part. Nothing changes when a loss or the gradient norm is not finite. */
 Status pass_update(Loop *l);
+
+/* Several ranks (train_ranks.c); with one these do nothing. */
+Status ranks_init(Loop *l);
+void ranks_free(Loop *l);
+/* Before the gradients are summed: this rank's part of the step went as `mine` says. OK when all
+ * are well; STATUS_END or STATUS_STOPPED when the step shall not happen. */
+Status ranks_agree(Loop *l, Status mine);
+/* Whether this rank, or with several any at the last step, was asked to stop. */
+bool stop_wanted(const Loop *l);
+bool time_is_up(const Loop *l);
+bool saves_files(const Loop *l); /* rank 0 does */
+/* Kernels that were launched wait for other ranks: the process ends when that takes too long. */
+void ranks_wait_begin(Loop *l);
+void ranks_wait_end(Loop *l);
 
 /* One optimiser step (train_step.c). STATUS_END: the epoch's data is used up, nothing was done. */
 Status step_run(Loop *l);

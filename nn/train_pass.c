@@ -23,6 +23,7 @@ static void graphs_free(Loop *l) {
     StepGraphs *g = &l->graphs;
     device_graph_free(d, g->first);
     device_graph_free(d, g->later);
+    device_graph_free(d, g->finish);
     device_graph_free(d, g->update);
     *g = (StepGraphs){.refused = g->refused};
 }
@@ -56,31 +57,47 @@ static Status micro_kernels(Loop *l, int64_t batch) {
     if (!v || tensor_is_none(v->value) || v->value.dtype != DTYPE_F32 ||
         tensor_count(v->value) != 1)
         return status_set(STATUS_INTERNAL, "the task's loss is no F32 scalar");
-    TRY(tape_backward(t, v, 1.0f / (float)l->options->accumulate));
+    const int64_t parts = l->options->accumulate * comm_ranks(l->options->comm);
+    TRY(tape_backward(t, v, 1.0f / (float)parts));
     return d->k->copy(d, grad_set(l->micro_loss), tensor_1d(v->value.data, DTYPE_F32, 1), 1.0f);
 }
 
 /* A loss that is not finite makes the gradient norm so: 0 times the losses is added to the first
  * gradient. Then the device alone decides that the step changes nothing. */
-static Status update_kernels(Loop *l) {
+static Status finish_kernels(Loop *l) {
     Params *p = l->optim->params;
     Device *d = p->device;
     TRY(params_finish_grads(p));
     Tensor first = tensor_2d(p->grad.data, DTYPE_F32, 1, 1);
     Tensor losses = tensor_2d(l->losses.data, DTYPE_F32, l->options->accumulate, 1);
-    TRY(d->k->sum_batch(d, grad_add(first), losses, 0.0f));
+    return d->k->sum_batch(d, grad_add(first), losses, 0.0f);
+}
+
+/* The sums over ranks stand between two graphs. */
+static Status update_kernels(Loop *l) {
+    if (comm_ranks(l->options->comm) < 2) TRY(finish_kernels(l));
     return adamw_apply(l->optim);
+}
+
+static Status sum_over_ranks(Loop *l) {
+    TRY(comm_sum(l->options->comm, l->optim->params->grad));
+    return comm_sum(l->options->comm, l->losses);
 }
 
 /* ---- recording -------------------------------------------------------------------------- */
 
-typedef enum Part { PART_MICRO, PART_UPDATE } Part;
+typedef enum Part { PART_MICRO, PART_FINISH, PART_UPDATE } Part;
+
+static Status part_kernels(Loop *l, Part part, int64_t batch) {
+    if (part == PART_MICRO) return micro_kernels(l, batch);
+    return part == PART_FINISH ? finish_kernels(l) : update_kernels(l);
+}
 
 static Status record(Loop *l, Part part, int64_t batch, DeviceGraph **out) {
     Device *d = tape_device(l->tape);
     char message[1024];
     TRY(device_graph_begin(d));
-    Status s = part == PART_MICRO ? micro_kernels(l, batch) : update_kernels(l);
+    Status s = part_kernels(l, part, batch);
     snprintf(message, sizeof message, "%s", status_message());
     Status end = device_graph_end(d, out);
     return s == STATUS_OK ? end : status_set(s, "%s", message);
@@ -92,6 +109,7 @@ static Status record_all(Loop *l, int64_t batch) {
     StepGraphs *g = &l->graphs;
     TRY(record(l, PART_MICRO, batch, &g->first));
     if (l->options->accumulate > 1) TRY(record(l, PART_MICRO, batch, &g->later));
+    if (comm_ranks(l->options->comm) > 1) TRY(record(l, PART_FINISH, batch, &g->finish));
     TRY(record(l, PART_UPDATE, batch, &g->update));
     g->batch = batch;
     return STATUS_OK;
@@ -130,5 +148,9 @@ Status pass_micro(Loop *l, int64_t micro, int64_t samples) {
 
 Status pass_update(Loop *l) {
     StepGraphs *g = &l->graphs;
+    if (comm_ranks(l->options->comm) > 1) {
+        TRY(g->batch ? device_graph_launch(tape_device(l->tape), g->finish) : finish_kernels(l));
+        TRY(sum_over_ranks(l));
+    }
     return g->batch ? device_graph_launch(tape_device(l->tape), g->update) : update_kernels(l);
 }

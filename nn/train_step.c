@@ -39,7 +39,7 @@ static Status read_numbers(Loop *l) {
     TRY(device_pull(tape_device(l->tape), l->host_losses, l->losses));
     TRY(adamw_report(l->optim, &norm, &clip));
     for (int64_t i = 0; i < micros; i++) sum += l->host_losses[i];
-    l->loss = sum / (double)micros;
+    l->loss = sum / (double)(micros * comm_ranks(l->options->comm));
     l->grad_norm = norm;
     return STATUS_OK;
 }
@@ -50,8 +50,9 @@ static Status skip(Loop *l) {
     s->skipped++;
     s->skipped_row++;
     names_text(&l->names, names, sizeof names);
-    log_warn("step %" PRId64 " skipped: loss %g, gradient norm %g.%s", s->step, l->loss,
-             l->grad_norm, names);
+    if (saves_files(l))
+        log_warn("step %" PRId64 " skipped: loss %g, gradient norm %g.%s", s->step, l->loss,
+                 l->grad_norm, names);
     TRY(record_skip(l));
     const bool finite = isfinite(l->grad_norm);
     const int64_t limit = (int64_t)l->options->give_up_after * (finite ? LARGE_NORM_PATIENCE : 1);
@@ -84,13 +85,15 @@ Status step_run(Loop *l) {
     TrainState *s = l->state;
     int64_t samples;
     l->epoch_ended = false;
-    TRY(accumulate(l, &samples));
+    TRY(ranks_agree(l, accumulate(l, &samples)));
     l->lr = schedule_lr(&l->options->schedule, s->step);
     TRY(adamw_set_lr(l->optim, l->lr));
+    ranks_wait_begin(l);
     TRY(pass_update(l));
     if (!is_last_step(l)) batch_ahead(l, s->step + 1, 0);
     TRY(read_numbers(l));
-    advance(l, samples);
+    ranks_wait_end(l);
+    advance(l, samples * comm_ranks(l->options->comm));
     /* The update has then changed nothing; the schedule goes on. */
     if (adamw_skips(l->optim, (float)l->grad_norm)) return skip(l);
     s->skipped_row = 0;

@@ -8,8 +8,10 @@
 #include "core/memory.h"
 #include "core/tensor.h"
 #include "kernels/device.h"
+#include "tools/ranks.h"
 
 CommonOptions common;
+char **cli_argv;
 
 const Option common_options[] = {
     {"json", OPTION_BOOL, offsetof(CommonOptions, json), "false", 0, 0, NULL, "json",
@@ -23,7 +25,7 @@ const Option common_options[] = {
     {"progress", OPTION_BOOL, offsetof(CommonOptions, progress), "true", 0, 0, NULL, "progress",
      "progress on standard error (--no-progress: none)"},
     {"device", OPTION_STRING, offsetof(CommonOptions, device), "cpu", 0, 0, NULL, "device",
-     "cpu, cuda or cuda:N"},
+     "cpu, cuda, cuda:N or, for several processes, cuda:N,M,..."},
     {"precision", OPTION_CHOICE, offsetof(CommonOptions, precision), "auto", 0, 0,
      "auto|fp32|tf32|bf16", "precision",
      "of activations and products; auto: bf16 on CUDA, fp32 on the CPU"},
@@ -111,8 +113,10 @@ int cli_usage(const Command *c, const char *format, ...) {
 }
 
 Status cli_device(Device **device, int *act_dtype) {
-    device_set_threads((int)common.threads);
-    TRY(device_open(common.device, device));
+    char spec[CONFIG_TEXT];
+    TRY(ranks_device(spec, sizeof spec));
+    device_set_threads((int)ranks_threads(common.threads));
+    TRY(device_open(spec, device));
     bool card = (*device)->kind != DEVICE_CPU;
     Precision precision = (Precision)common.precision;
     if (precision == PRECISION_AUTO) precision = card ? PRECISION_BF16 : PRECISION_FP32;
@@ -200,6 +204,7 @@ static int run_builtin(int argc, char **argv) {
 int cli_main(int argc, char **argv) {
     common.progress = true; /* before the tables have set the defaults */
     output_start();
+    cli_argv = argv;
     if (argc < 2) {
         help_program(false);
         return 2;

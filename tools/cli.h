@@ -51,7 +51,7 @@ typedef struct CommonOptions {
     bool verbose;             /* -v: debug notes too */
     int color;                /* auto, always, never */
     bool progress;            /* --no-progress */
-    char device[CONFIG_TEXT]; /* --device cpu | cuda | cuda:N */
+    char device[CONFIG_TEXT]; /* --device cpu | cuda | cuda:N | cuda:N,M,... (tools/ranks.h) */
     int precision;            /* --precision fp32 | tf32 | bf16 */
     int64_t threads;          /* --threads: OpenMP threads of the CPU backend; 0: all */
 } CommonOptions;
@@ -59,6 +59,9 @@ extern CommonOptions common;
 extern const Option common_options[];
 
 /* ---- cli.c ---- */
+
+/* The program's arguments, to start it once more. */
+extern char **cli_argv;
 
 /* Whole program: finds the command, parses, runs, flushes; the exit code. */
 int cli_main(int argc, char **argv);
@@ -128,6 +131,13 @@ struct _IO_FILE;
 void output_tee(struct _IO_FILE *file);
 /* Installs the log sink, ignores SIGPIPE and SIGXFSZ. Called by cli_main. */
 void output_start(void);
+
+/* This process is rank `rank` of several: above 0 it has nothing to say on stdout and no notes, and
+ * its errors and warnings name it. */
+void output_rank(int rank);
+/* Errors, too, are another rank's to tell: all know of this one. */
+void output_hush(void);
+bool output_is_mine(void); /* rank 0, or the only process */
 
 /* ---- cli_progress.c ---- */
 

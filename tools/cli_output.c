@@ -16,6 +16,8 @@
 
 static int output_errno; /* first failure of a write to stdout; 0: none */
 static FILE *tee_file;
+static int own_rank;
+static bool hushed;
 /* Loader threads log too; a line must not be torn. */
 static pthread_mutex_t message_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -25,8 +27,20 @@ static void output_check(bool ok) {
     if (!ok && output_errno == 0) output_errno = errno ? errno : EIO;
 }
 
+void output_rank(int rank) {
+    own_rank = rank;
+}
+
+void output_hush(void) {
+    hushed = true;
+}
+
+bool output_is_mine(void) {
+    return own_rank == 0;
+}
+
 void out_printf(const char *format, ...) {
-    if (output_errno) return;
+    if (output_errno || own_rank > 0) return;
     va_list args;
     va_start(args, format);
     output_check(vprintf(format, args) >= 0);
@@ -34,7 +48,7 @@ void out_printf(const char *format, ...) {
 }
 
 void out_bytes(const void *data, size_t size) {
-    if (output_errno) return;
+    if (output_errno || own_rank > 0) return;
     output_check(fwrite(data, 1, size, stdout) == size);
 }
 
@@ -87,14 +101,17 @@ static bool color_on(void) {
 
 /* One line: "ttv: <word>: text", the word coloured on a terminal. `word` NULL: the text alone. */
 static void message_line(const char *word, const char *color, const char *text) {
+    char prefix[32] = "";
+    if (hushed || (own_rank > 0 && !word)) return;
+    if (own_rank > 0) snprintf(prefix, sizeof prefix, "[rank %d] ", own_rank);
     pthread_mutex_lock(&message_lock);
     progress_clear();
     if (!word)
         fprintf(stderr, "%s\n", text);
     else if (color_on())
-        fprintf(stderr, "ttv: \033[%sm%s:\033[0m %s\n", color, word, text);
+        fprintf(stderr, "ttv: %s\033[%sm%s:\033[0m %s\n", prefix, color, word, text);
     else
-        fprintf(stderr, "ttv: %s: %s\n", word, text);
+        fprintf(stderr, "ttv: %s%s: %s\n", prefix, word, text);
     fflush(stderr);
     if (tee_file) {
         fprintf(tee_file, "%s%s%s\n", word ? word : "", word ? ": " : "", text);

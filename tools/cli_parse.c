@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/memory.h"
+#include "tools/sections.h"
 
 enum { MAX_SECTIONS = 24, MAX_NAMES = 256 };
 
@@ -34,6 +35,14 @@ static int visible_sections(const Command *c, Section *list) {
     return append(list, count, &shared, 1);
 }
 
+/* A training file names the ranks of its run; another command may read it. */
+static int append_dist(Section *list, int count) {
+    const Section dist = section_of("dist");
+    for (int i = 0; i < count; i++)
+        if (strcmp(list[i].name, dist.name) == 0) return count;
+    return append(list, count, &dist, 1);
+}
+
 Status cli_config(const Command *c, Config **config, int *shown) {
     Section list[MAX_SECTIONS];
     int count = visible_sections(c, list);
@@ -42,6 +51,7 @@ Status cli_config(const Command *c, Config **config, int *shown) {
         int n = 0;
         const Section *hidden = c->hidden(&n);
         count = append(list, count, hidden, n);
+        count = append_dist(list, count);
     }
     return config_new(list, count, config);
 }

@@ -25,7 +25,7 @@ static int terminal_columns(void) {
 }
 
 void progress_line(double every_s, const char *format, ...) {
-    if (common.quiet || !common.progress) return;
+    if (common.quiet || !common.progress || !output_is_mine()) return;
     bool terminal = isatty(STDERR_FILENO);
     double now = now_s(), least = terminal ? 0.1 : every_s;
     bool first = last_shown <= 0;

@@ -8,6 +8,7 @@
 #include "core/memory.h"
 #include "tools/cli.h"
 #include "tools/confusion.h"
+#include "tools/ranks.h"
 #include "tools/results_csv.h"
 #include "tools/train_task.h"
 
@@ -41,7 +42,7 @@ static const Option eval_options[] = {
 
 static const Section *eval_sections(int *count) {
     static Section list[8];
-    *count = sections_fill(list, 7, "model data preprocess loader");
+    *count = sections_fill(list, 7, "model data preprocess loader dist");
     list[(*count)++] = (Section){"eval", eval_options, &eval};
     return list;
 }
@@ -62,6 +63,7 @@ typedef struct Eval {
     ResultsCsv *results;
     Confusion confusion;
     Score score;
+    int64_t corrupt;
     double seconds;
 } Eval;
 
@@ -86,7 +88,7 @@ static Status open_all(Eval *e, Config *config) {
     TRY(take_data_of_run(config));
     TRY(model_open(&e->model, eval.checkpoint, (WeightsChoice)eval.weights, config));
     TRY(model_open_data(&e->model, &e->classes, &e->data));
-    TRY(eval_loader_open(e->data, &e->model.preprocess, &e->loader));
+    TRY(eval_loader_open(e->data, &e->model.preprocess, settings.loader.batch_size, &e->loader));
     TRY(predictor_open(&e->predictor, &e->model, settings.loader.batch_size));
     if (eval.tta != TTA_NONE) TRY(predictor_average(&e->predictor, (Tta)eval.tta));
     void *block;
@@ -95,7 +97,8 @@ static Status open_all(Eval *e, Config *config) {
     e->logits = block;
     if (*eval.per_class || *eval.confusion || e->model.config.classes <= COUNTED_CLASSES)
         TRY(confusion_init(&e->confusion, e->model.config.classes));
-    return *eval.results_file ? results_csv_open(eval.results_file, &e->results) : STATUS_OK;
+    if (!*eval.results_file || !output_is_mine()) return STATUS_OK;
+    return results_csv_open(eval.results_file, &e->results);
 }
 
 static void write_rows(void *user, const HostBatch *b, const float *logits) {
@@ -110,12 +113,24 @@ static double now_s(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Each rank met its own. */
+static Status count_corrupt(Eval *e) {
+    const int64_t own = loader_corrupt_count(e->loader);
+    int64_t all[PEERS_MAX];
+    TRY(peers_gather(ranks_peers(), &own, all, sizeof own));
+    e->corrupt = 0;
+    for (int i = 0; i < ranks_count(); i++) e->corrupt += all[i];
+    return STATUS_OK;
+}
+
 static Status score(Eval *e) {
     double begun = now_s();
     signals_catch(train_request_stop);
     TRY(score_all(&e->predictor, e->loader, dataset_count(e->data), e->logits, &e->score,
                   write_rows, e));
     e->seconds = now_s() - begun;
+    TRY(count_corrupt(e));
+    if (!output_is_mine()) return STATUS_OK;
     if (*eval.per_class) TRY(confusion_write_csv(&e->confusion, &e->classes, eval.per_class));
     if (*eval.confusion) TRY(confusion_write_png(&e->confusion, &e->classes, eval.confusion));
     if (!e->results) return STATUS_OK;
@@ -145,10 +160,11 @@ static Status print_json(const Eval *e, const char *preprocessing) {
     json_pair_int(&w, "scored", s->scored);
     json_pair_int(&w, "top1_count", s->top1);
     json_pair_int(&w, "top5_count", s->top5);
-    json_pair_int(&w, "corrupt", loader_corrupt_count(e->loader));
+    json_pair_int(&w, "corrupt", e->corrupt);
     json_pair_int(&w, "left_out", s->left_out);
     json_pair_number(&w, "seconds", e->seconds);
     json_pair_number(&w, "images_per_s", n / e->seconds);
+    json_pair_int(&w, "ranks", ranks_count());
     json_pair_string(&w, "precision", dtype_name(e->model.act));
     json_pair_string(&w, "tta", tta_name((Tta)eval.tta));
     json_pair_int(&w, "views", tta_views((Tta)eval.tta));
@@ -185,7 +201,7 @@ static void eval_free(Eval *e) {
 
 static Status eval_run(Eval *e, Config *config) {
     char preprocessing[512];
-    TRY(open_all(e, config));
+    TRY(ranks_agree_all(open_all(e, config)));
     preprocess_text(&e->model.preprocess, preprocessing, sizeof preprocessing);
     note("%s: %lld parameters%s; %s", e->model.name, (long long)e->model.params.total,
          e->model.averaged ? ", averaged (ema)" : "", preprocessing);
@@ -204,8 +220,12 @@ static int run(Config *config, int argc, char **argv) {
     if (argc > 0) return cli_usage(&command_eval, "unexpected argument '%s'", argv[0]);
     if (!*eval.checkpoint) return cli_usage(&command_eval, "--checkpoint is missing");
     Eval e = {0};
-    Status s = eval_run(&e, config);
+    int code;
+    if (ranks_launch(&code)) return code;
+    Status s = ranks_join();
+    if (s == STATUS_OK) s = eval_run(&e, config);
     eval_free(&e);
+    ranks_leave(s == STATUS_OK || s == STATUS_STOPPED);
     if (s == STATUS_STOPPED && signals_exit_code() != 0) {
         note("stopped; no result");
         return signals_exit_code();

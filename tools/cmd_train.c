@@ -7,10 +7,11 @@
 
 #include "core/memory.h"
 #include "tools/cli.h"
+#include "tools/ranks.h"
 
 static const Section *train_sections(int *count) {
-    static Section list[8];
-    *count = sections_fill(list, 8, "model data preprocess augment loader optim train run");
+    static Section list[9];
+    *count = sections_fill(list, 9, "model data preprocess augment loader optim train run dist");
     return list;
 }
 
@@ -52,7 +53,7 @@ static Status average_weights(Trainer *t) {
 }
 
 /* Data first: it is the likeliest to be wrong and tells the number of classes. */
-static Status prepare(Trainer *t) {
+static Status open_data_and_model(Trainer *t) {
     TRY(train_data_open(&t->data));
     const int64_t classes = t->data.classes.count;
     if (config_is_set(t->config, "model", "classes") && settings.model.classes != classes)
@@ -61,7 +62,10 @@ static Status prepare(Trainer *t) {
                           (long long)settings.model.classes);
     TRY(model_create(&t->model, t->config, classes, true, (uint64_t)settings.train.seed));
     settings.model = t->model.config;
-    TRY(class_list_copy(&t->model.classes, &t->data.classes));
+    return class_list_copy(&t->model.classes, &t->data.classes);
+}
+
+static Status prepare(Trainer *t) {
     TRY(adamw_init(&t->optim, &t->model.params, adamw_options()));
     TRY(choose_muon(t));
     TRY(trainer_load_initial(t));
@@ -73,7 +77,16 @@ static Status prepare(Trainer *t) {
     t->options.meta = t->meta.items;
     t->options.meta_count = t->meta.count;
     TRY(trainer_plan(t));
-    return trainer_check_disk(t);
+    return output_is_mine() ? trainer_check_disk(t) : STATUS_OK;
+}
+
+/* All ranks fail together: none waits for one that is not there any more. */
+static Status prepare_all(Trainer *t) {
+    TRY(ranks_agree_all(trainer_find_run(t)));
+    TRY(ranks_agree_all(open_data_and_model(t)));
+    if (ranks_count() > 1) TRY(comm_open(t->model.device, ranks_peers(), &t->comm));
+    t->options.comm = t->comm;
+    return ranks_agree_all(prepare(t));
 }
 
 /* The folder comes last, so that a mistake leaves no empty one behind. */
@@ -82,11 +95,14 @@ static Status open_folder(Trainer *t) {
     t->state.best_metric = NAN;
     if (t->resuming)
         TRY(trainer_resume(t));
-    else
+    else if (output_is_mine())
         TRY(run_folder_create(&t->run, settings.run.output, settings.run.exist_ok));
+    else
+        TRY(mem_string(&t->run.path, settings.run.output));
     t->options.run_folder = t->run.path;
     t->run.columns = trainer_columns;
     t->run.tensorboard = settings.run.tensorboard;
+    if (!output_is_mine()) return STATUS_OK;
     TRY(run_folder_start(&t->run, t->resuming ? t->state.step : -1));
     return run_folder_write_config(&t->run, t->config);
 }
@@ -109,10 +125,11 @@ static Status start(Trainer *t) {
 }
 
 static Status train(Trainer *t) {
-    TRY(start(t));
+    TRY(ranks_agree_all(start(t)));
     TrainTask task = trainer_task_callbacks(&t->task);
     signals_catch(train_request_stop);
-    Status s = train_run(&task, &t->options, t->tape, &t->optim, &t->state, trainer_event, t);
+    Status s = train_run(&task, &t->options, t->tape, &t->optim, &t->state,
+                         output_is_mine() ? trainer_event : NULL, t);
     progress_end();
     report_corrupt("training", t->data.train, t->data.train_loader);
     report_corrupt("validation", t->data.val, t->data.val_loader);
@@ -121,12 +138,13 @@ static Status train(Trainer *t) {
     return s;
 }
 
-static void trainer_free(Trainer *t) {
+static void trainer_free(Trainer *t, bool well) {
     trainer_task_free(&t->task);
     if (t->tape) tape_free(t->tape);
     train_data_close(&t->data); /* its loaders use the model's preprocessing */
     model_meta_free(&t->meta);
     muon_free(&t->muon);
+    comm_close(t->comm, well);
     model_close(&t->model);
     run_folder_close(&t->run);
 }
@@ -153,20 +171,23 @@ static int finish(Trainer *t, Status s) {
 static int run(Config *config, int argc, char **argv) {
     if (argc > 0) return cli_usage(&command_train, "unexpected argument '%s'", argv[0]);
     Trainer t = {.config = config, .run = {.lock = -1}};
-    Status s = trainer_find_run(&t);
-    if (s == STATUS_OK) s = prepare(&t);
     int code;
+    if (ranks_launch(&code)) return code;
+    Status s = ranks_join();
+    if (s == STATUS_OK) s = prepare_all(&t);
     if (s == STATUS_OK && settings.run.dry_run) {
         trainer_print_plan(&t);
         note("dry run: nothing was written");
         if (common.json) s = trainer_plan_json(&t);
         code = s == STATUS_OK ? 0 : cli_fail(s);
     } else {
-        if (s == STATUS_OK) s = open_folder(&t);
+        if (s == STATUS_OK) s = ranks_agree_all(open_folder(&t));
         if (s == STATUS_OK) s = train(&t);
         code = finish(&t, s);
     }
-    trainer_free(&t);
+    const bool well = s == STATUS_OK || s == STATUS_STOPPED;
+    trainer_free(&t, well);
+    ranks_leave(well);
     return code;
 }
 
@@ -177,6 +198,7 @@ const Command command_train = {
     .synopsis = "ttv train [flags]",
     .examples = "  ttv train -c configs/digits.ini\n"
                 "  ttv train -c configs/cifar10.ini -o runs/first --batch-size 256 --epochs 20\n"
+                "  ttv train -c configs/cifar10.ini --device cuda:0,1 --batch-size 512\n"
                 "  ttv train --resume runs/first\n",
     .letters = "b=batch-size j=workers o=output m=model",
     .sections = train_sections,

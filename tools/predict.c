@@ -149,18 +149,37 @@ int64_t label_rank(const float *scores, int64_t classes, int64_t label) {
     return rank;
 }
 
-void score_add(Score *s, const float *logits, int64_t count, int64_t classes, const int64_t *labels,
-               const uint8_t *valid) {
+static ImageScore image_score(const float *row, int64_t classes, int64_t label) {
+    return (ImageScore){loss_row(row, classes, label), (int32_t)label_rank(row, classes, label), 1};
+}
+
+void score_images(ImageScore *out, const float *logits, int64_t count, int64_t classes,
+                  const int64_t *labels, const uint8_t *valid) {
     for (int64_t i = 0; i < count; i++) {
-        const float *row = logits + i * classes;
-        if (valid && !valid[i]) {
+        const bool left_out = valid && !valid[i];
+        out[i] = left_out ? (ImageScore){0} : image_score(logits + i * classes, classes, labels[i]);
+    }
+}
+
+void score_join(Score *s, const ImageScore *images, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        if (!images[i].valid) {
             s->left_out++;
             continue;
         }
-        int64_t rank = label_rank(row, classes, labels[i]);
         s->scored++;
-        s->top1 += rank == 0;
-        s->top5 += rank < 5;
-        s->loss_sum += loss_row(row, classes, labels[i]);
+        s->top1 += images[i].rank == 0;
+        s->top5 += images[i].rank < 5;
+        s->loss_sum += images[i].loss;
+    }
+}
+
+void score_add(Score *s, const float *logits, int64_t count, int64_t classes, const int64_t *labels,
+               const uint8_t *valid) {
+    for (int64_t i = 0; i < count; i++) {
+        ImageScore image;
+        score_images(&image, logits + i * classes, 1, classes, labels + i,
+                     valid ? valid + i : NULL);
+        score_join(s, &image, 1);
     }
 }

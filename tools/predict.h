@@ -55,6 +55,15 @@ typedef struct Score {
     int64_t scored, top1, top5, left_out;
     double loss_sum;
 } Score;
+/* What a row of logits adds to the sums. */
+typedef struct ImageScore {
+    double loss;
+    int32_t rank;  /* of the label (label_rank); */
+    int32_t valid; /* 0: left out */
+} ImageScore;
+void score_images(ImageScore *out, const float *logits, int64_t count, int64_t classes,
+                  const int64_t *labels, const uint8_t *valid);
+void score_join(Score *s, const ImageScore *images, int64_t count);
 /* Adds a batch of logits; rows with valid[i] == 0 count as left out. valid NULL: all valid. */
 void score_add(Score *s, const float *logits, int64_t count, int64_t classes, const int64_t *labels,
                const uint8_t *valid);

@@ -46,7 +46,7 @@ static Status classifier_score(Probe *p) {
     Loader *loader;
     Score sums = {0};
     p->samples = 0;
-    TRY(eval_loader_open(c->data, &c->model.preprocess, &loader));
+    TRY(eval_loader_open(c->data, &c->model.preprocess, settings.loader.batch_size, &loader));
     Status s =
         score_all(&c->batches, loader, dataset_count(c->data), c->logits, &sums, take_batch, p);
     loader_close(loader);

@@ -45,7 +45,10 @@ Status run_resume_find(RunFolder *r, Config *config, const char *inherited, bool
         settings.run.exist_ok = true; /* the same command, again and again, uses the same folder */
         return STATUS_OK;
     }
-    TRY(run_folder_open(r, folder));
+    if (output_is_mine())
+        TRY(run_folder_open(r, folder));
+    else /* rank 0 has locked it */
+        TRY(mem_string(&r->path, folder));
     TRY(take_stored_config(r, config, inherited));
     snprintf(settings.run.output, sizeof settings.run.output, "%s", folder);
     *resuming = true;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/memory.h"
+#include "core/peers.h"
 #include "tools/cli.h"
 #include "tools/nvs_sections.h"
 
@@ -15,7 +16,7 @@ Settings settings;
 
 static const Option loader_options[] = {
     {"batch_size", OPTION_INT, AT(LoaderConfig, batch_size), "128", 1, 65536, NULL, "batch-size",
-     "images per micro-step"},
+     "images per micro-step, of all ranks together"},
     {"workers", OPTION_INT, AT(LoaderConfig, workers), "0", 0, 1024, NULL, "workers",
      "decoding threads; 0: one per processor, one less beside a card; results do not depend on it"},
     {"prefetch", OPTION_INT, AT(LoaderConfig, prefetch), "4", 1, 1024, NULL, NULL,
@@ -114,6 +115,19 @@ static const Option run_options[] = {
     {0},
 };
 
+static const Option dist_options[] = {
+    {"ranks", OPTION_INT, AT(DistConfig, ranks), "0", 0, PEERS_MAX, NULL, "ranks",
+     "processes that share the work, on one host, each with a card or a part of the processors; 0: "
+     "one for each card that --device lists. Under torchrun, mpirun or srun: not needed"},
+    {"rdzv_port", OPTION_INT, AT(DistConfig, port), "0", 0, 65535, NULL, "rdzv-port",
+     "where ranks of several hosts meet, on host MASTER_ADDR; 0: MASTER_PORT + 1"},
+    {"rdzv_timeout_s", OPTION_FLOAT, AT(DistConfig, join_timeout_s), "300", 1, 1e6, NULL,
+     "rdzv-timeout", "seconds in which all ranks have to come"},
+    {"dist_timeout_s", OPTION_FLOAT, AT(DistConfig, timeout_s), "600", 1, 1e6, NULL, "dist-timeout",
+     "seconds after which a rank that does not answer is given up, and the run with it"},
+    {0},
+};
+
 /* Every section that can stand in a training file. */
 static const struct {
     const char *name;
@@ -129,6 +143,7 @@ static const struct {
     {"optim", optim_options, &settings.optim, sizeof settings.optim},
     {"train", train_options, &settings.train, sizeof settings.train},
     {"run", run_options, &settings.run, sizeof settings.run},
+    {"dist", dist_options, &settings.dist, sizeof settings.dist},
     {"nvs_model", lact_nvs_options, &nvs_settings.model, sizeof nvs_settings.model},
     {"scenes", scenes_options, &nvs_settings.scenes, sizeof nvs_settings.scenes},
     {"nvs_train", nvs_train_options, &nvs_settings.train, sizeof nvs_settings.train},

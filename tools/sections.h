@@ -2,7 +2,7 @@
  * value struct, so that a file written for one command is understood by all.
  *
  *   [model] vision/vittt.h   [data] datasets/folder.h   [preprocess], [augment]
- * datasets/transform.h [loader] [optim] [train] [run] here
+ * datasets/transform.h [loader] [optim] [train] [run] [dist] here
  */
 #ifndef TTV_TOOLS_SECTIONS_H
 #define TTV_TOOLS_SECTIONS_H
@@ -58,6 +58,13 @@ typedef struct RunConfig {
     int64_t checkpoint_hist;
 } RunConfig;
 
+/* Section [dist]: several processes, one a card, that do one thing together. */
+typedef struct DistConfig {
+    int64_t ranks; /* processes that this one starts; 0: as many as --device lists cards */
+    int64_t port;  /* 0: MASTER_PORT + 1 */
+    double join_timeout_s, timeout_s;
+} DistConfig;
+
 typedef struct Settings {
     VitttConfig model;
     DataConfig data;
@@ -67,6 +74,7 @@ typedef struct Settings {
     OptimConfig optim;
     TrainConfig train;
     RunConfig run;
+    DistConfig dist;
 } Settings;
 extern Settings settings;
 

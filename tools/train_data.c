@@ -4,8 +4,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/log.h"
 #include "core/utf8.h"
+#include "datasets/mix.h"
 #include "tools/cli.h"
+#include "tools/ranks.h"
 
 enum { SHOWN_CORRUPT = 20 };
 
@@ -75,14 +78,15 @@ Status train_data_open(TrainData *d) {
 
 /* Beside a card one processor is left to the thread that feeds it. */
 static int decoding_threads(void) {
-    const int processors = loader_processors();
+    const int own = loader_processors() / ranks_on_host(), processors = own > 0 ? own : 1;
     if (settings.loader.workers > 0) return (int)settings.loader.workers;
     return strncmp(common.device, "cuda", 4) == 0 && processors > 1 ? processors - 1 : processors;
 }
 
-static LoaderOptions loader_options_of(const Preprocess *preprocess) {
+static LoaderOptions loader_options_of(const Preprocess *preprocess, int64_t batch) {
     return (LoaderOptions){.preprocess = preprocess,
-                           .batch = settings.loader.batch_size,
+                           .batch = batch,
+                           .shard = ranks_shard(),
                            .threads = decoding_threads(),
                            .prefetch = (int)settings.loader.prefetch,
                            .seed = (uint64_t)settings.train.seed,
@@ -91,20 +95,25 @@ static LoaderOptions loader_options_of(const Preprocess *preprocess) {
                            .image = data_image_options(&settings.data)};
 }
 
-Status eval_loader_open(const Dataset *d, const Preprocess *preprocess, Loader **out) {
-    LoaderOptions o = loader_options_of(preprocess);
+Status eval_loader_open(const Dataset *d, const Preprocess *preprocess, int64_t batch,
+                        Loader **out) {
+    LoaderOptions o = loader_options_of(preprocess, batch);
     return loader_open(d, &o, out);
 }
 
 Status train_data_load(TrainData *d, const Preprocess *preprocess) {
-    LoaderOptions o = loader_options_of(preprocess);
+    int64_t batch;
+    const Augment *a = &settings.augment;
+    TRY(ranks_batch(settings.loader.batch_size, settings.train.augment && batch_mix_wanted(a),
+                    &batch));
+    LoaderOptions o = loader_options_of(preprocess, batch);
     d->augment = settings.augment;
     if (!augment_flips_first(&d->augment)) d->augment.flip = 0; /* the device does it */
     o.augment = settings.train.augment ? &d->augment : NULL;
     o.shuffle = true;
     o.drop_last = true;
     TRY(loader_open(d->train, &o, &d->train_loader));
-    return d->val ? eval_loader_open(d->val, preprocess, &d->val_loader) : STATUS_OK;
+    return d->val ? eval_loader_open(d->val, preprocess, batch, &d->val_loader) : STATUS_OK;
 }
 
 void train_data_close(TrainData *d) {
@@ -119,6 +128,15 @@ void train_data_close(TrainData *d) {
 void report_corrupt(const char *what, const Dataset *d, const Loader *l) {
     int64_t count = l ? loader_corrupt_count(l) : 0;
     if (count == 0) return;
+    if (!output_is_mine()) { /* rank 0 tells of its own only */
+        int64_t sample;
+        const char *reason;
+        for (int64_t i = 0; i < count && i < SHOWN_CORRUPT; i++) {
+            loader_corrupt_at(l, i, &sample, &reason);
+            log_warn("%s: %s: %s", what, dataset_name(d, sample), reason);
+        }
+        return;
+    }
     note("%s: %lld of %lld images could not be decoded:", what, (long long)count,
          (long long)dataset_count(d));
     for (int64_t i = 0; i < count && i < SHOWN_CORRUPT; i++) {

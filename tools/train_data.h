@@ -19,8 +19,10 @@ Status train_data_open(TrainData *d);
 Status train_data_load(TrainData *d, const Preprocess *preprocess);
 void train_data_close(TrainData *d);
 
-/* A scoring loader over all samples: no shuffle, no augmentation, nothing dropped. */
-Status eval_loader_open(const Dataset *d, const Preprocess *preprocess, Loader **out);
+/* A scoring loader over all samples: no shuffle, no augmentation, nothing dropped. With several
+ * ranks batches of `batch` go round (loader.h). */
+Status eval_loader_open(const Dataset *d, const Preprocess *preprocess, int64_t batch,
+                        Loader **out);
 
 /* Names what a loader could not decode: how many, and the first few with their reasons. */
 void report_corrupt(const char *what, const Dataset *d, const Loader *l);

@@ -2,6 +2,7 @@
 #include "tools/trainer.h"
 
 #include "tools/cli.h"
+#include "tools/ranks.h"
 
 /* Where nothing lies: ops of a dry pass ask only whether there is a tensor. */
 static char nowhere[1];
@@ -31,11 +32,16 @@ Status trainer_plan_memory(Trainer *t) {
     const PlanTask task = {&t->model.params, t->model.act, &dry, callbacks.loss};
     /* Stochastic depth is on, though nothing was drawn yet. */
     v->drop_scale.data = nowhere;
-    const Status s = memory_plan(&task, settings.loader.batch_size, sample_bytes(t), &t->memory);
+    const int64_t batch = settings.loader.batch_size / ranks_count();
+    const Status s = memory_plan(&task, batch > 0 ? batch : 1, sample_bytes(t), &t->memory);
     v->drop_scale = drop_scale;
     TRY(s);
-    return memory_plan_check(&t->memory, t->model.device,
-                             t->model.config.recompute ? "" : " (more with --grad-checkpointing)");
+    const Status fits =
+        memory_plan_check(&t->memory, t->model.device,
+                          t->model.config.recompute ? "" : " (more with --grad-checkpointing)");
+    if (ranks_count() < 2) return fits;
+    return status_context(fits, "a rank's part of the batch (batches are divided among %d ranks)",
+                          ranks_count());
 }
 
 void trainer_print_memory(const Trainer *t) {

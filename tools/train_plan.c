@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "tools/cli.h"
+#include "tools/ranks.h"
 
 /* Learning rates of vittt.md 7: proportional to the images per step. */
 static Status plan_schedule(Schedule *s, int64_t steps_per_epoch) {
@@ -91,6 +92,9 @@ void trainer_print_plan(const Trainer *t) {
          (long long)o->epochs, (long long)o->steps_per_epoch, (long long)o->accumulate,
          (long long)settings.loader.batch_size, o->schedule.base,
          (long long)o->schedule.warmup_steps, (long long)settings.train.seed);
+    if (ranks_count() > 1)
+        note("ranks: %d, %lld images of each micro-step on every one", ranks_count(),
+             (long long)ranks_batch_of(settings.loader.batch_size));
     note("device %s (%s), activations %s; a checkpoint takes %.1f MB", common.device, d->name,
          dtype_name(t->model.act),
          (double)run_checkpoint_bytes(&t->model.params, t->optim.ema != NULL) / 1e6);
@@ -112,6 +116,7 @@ Status trainer_plan_json(const Trainer *t) {
     json_pair_int(&w, "steps_per_epoch", o->steps_per_epoch);
     json_pair_int(&w, "batch_size", settings.loader.batch_size);
     json_pair_int(&w, "grad_accum_steps", o->accumulate);
+    json_pair_int(&w, "ranks", ranks_count());
     json_pair_number(&w, "lr", o->schedule.base);
     json_pair_int(&w, "warmup_steps", o->schedule.warmup_steps);
     memory_plan_json(&t->memory, &t->model.params, t->model.device, t->model.act,

@@ -6,28 +6,9 @@
 #include "core/memory.h"
 #include "datasets/mix.h"
 #include "tools/cli.h"
+#include "tools/ranks.h"
 
 /* ---- scoring ---- */
-
-Status score_all(Predictor *p, Loader *l, int64_t images, float *logits, Score *score,
-                 ScoreVisit visit, void *visit_user) {
-    const int64_t classes = p->model->config.classes;
-    HostBatch b;
-    Status s;
-    *score = (Score){0};
-    TRY(loader_begin(l, 0, 0));
-    while ((s = loader_next(l, &b)) == STATUS_OK) {
-        TRY(predict(p, b.pixels, b.count, logits));
-        score_add(score, logits, b.count, classes, b.labels, b.valid);
-        if (visit) visit(visit_user, &b, logits);
-        progress_line(10, "scoring %lld of %lld images",
-                      (long long)(score->scored + score->left_out), (long long)images);
-        if (train_stop_requested()) return status_set(STATUS_STOPPED, "stopped while scoring");
-    }
-    if (s != STATUS_END) return s;
-    if (score->scored == 0) return status_set(STATUS_DATA, "no image could be scored");
-    return STATUS_OK;
-}
 
 static double top1_of(const Score *s) {
     return 100.0 * (double)s->top1 / (double)s->scored;
@@ -83,7 +64,7 @@ static Status begin_epoch(void *user, int64_t epoch, int64_t cursor) {
     t->epoch = epoch;
     t->batch_index = cursor / settings.loader.batch_size - 1;
     if (t->fixed_pixels) {
-        t->fixed_served = cursor / t->batch.count;
+        t->fixed_served = cursor / settings.loader.batch_size;
         return STATUS_OK;
     }
     if (cursor % settings.loader.batch_size != 0)
@@ -225,7 +206,8 @@ static Status fix_first_batch(TrainerTask *t) {
 
 static Status init(TrainerTask *t) {
     Device *d = t->model->device;
-    const int64_t batch = settings.loader.batch_size, size = t->model->preprocess.image_size;
+    const int64_t batch = ranks_batch_of(settings.loader.batch_size);
+    const int64_t size = t->model->preprocess.image_size;
     const int64_t classes = t->model->config.classes;
     void *block;
     TRY(arena_tensor(&d->weights, DTYPE_U8, 4, (int64_t[]){batch, size, size, 3}, &t->pixels));
@@ -244,6 +226,7 @@ static Status init(TrainerTask *t) {
 
 Status trainer_task_init(TrainerTask *t, Model *m, TrainData *d) {
     *t = (TrainerTask){.model = m, .data = d, .scored_step = -1};
+    m->vittt->shard = ranks_shard();
     strcpy(t->top1_raw, "nan");
     strcpy(t->top1_ema, "nan");
     Status s = init(t);

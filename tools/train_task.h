@@ -37,7 +37,9 @@ void trainer_task_free(TrainerTask *t);
 TrainTask trainer_task_callbacks(TrainerTask *t);
 
 /* Scores all samples of a loader; STATUS_STOPPED when a signal came, STATUS_DATA when nothing could
- * be scored. `visit` (may be NULL) sees every batch with its logits. */
+ * be scored. `visit` (may be NULL) sees every batch with its logits. With several ranks rank 0 adds
+ * and visits all batches in their order (without pixels), so that numbers and files have the same
+ * bits as with one; *score is the same everywhere. */
 typedef void (*ScoreVisit)(void *user, const HostBatch *b, const float *logits);
 Status score_all(Predictor *p, Loader *l, int64_t images, float *logits, Score *score,
                  ScoreVisit visit, void *visit_user);

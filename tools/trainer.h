@@ -16,6 +16,7 @@ typedef struct Trainer {
     Muon muon; /* in use when optim.muon points to it */
     MemoryPlan memory;
     Tape *tape;
+    Comm *comm; /* sums over the ranks; NULL: one */
     TrainerTask task;
     RunFolder run;
     TrainState state;

@@ -110,8 +110,12 @@ Status vittt_stage_drop_path(Vittt *m, Device *d, uint64_t seed, int64_t step, i
         Rng r = rng_stream(seed, RNG_DROP_PATH, (uint64_t)step,
                            (uint64_t)micro * 65536 + (uint64_t)branch);
         float *row = m->drop_host + branch * m->max_batch;
+        int64_t drawn = 0;
+        double uniform = 0;
         for (int64_t i = 0; i < m->max_batch; i++) {
-            row[i] = (float)(floor(keep + rng_uniform(&r)) / keep);
+            const int64_t position = shard_position(m->shard, m->max_batch, i);
+            for (; drawn <= position; drawn++) uniform = rng_uniform(&r);
+            row[i] = (float)(floor(keep + uniform) / keep);
         }
     }
     return device_stage(d, m->drop_scale, m->drop_host);

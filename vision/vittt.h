@@ -7,6 +7,7 @@
 #define TTV_VISION_VITTT_H
 
 #include "core/config.h"
+#include "core/shard.h"
 #include "nn/ops.h"
 #include "nn/params.h"
 #include "ttt/sequence_mixer.h"
@@ -67,6 +68,8 @@ typedef struct Vittt {
     Tensor drop_scale;
     float *drop_host;
     int64_t max_batch;
+    Shard shard; /* of the batch, where several ranks train: its samples have the draws that they
+                    have with one */
 } Vittt;
 
 /* Registers all parameters (published names and order) in `p`; call params_build afterwards. */

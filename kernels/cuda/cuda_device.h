@@ -24,6 +24,9 @@ Status cuda_graph_end(Device *d, DeviceGraph **out);
 Status cuda_graph_launch(Device *d, DeviceGraph *g);
 void cuda_graph_free(DeviceGraph *g);
 
+/* The stream (cudaStream_t) on which all kernels of the device run. */
+void *cuda_device_stream(Device *d);
+
 #ifdef __cplusplus
 }
 #endif

@@ -321,6 +321,10 @@ Status cuda_device_open(int index, Device **out) {
     return STATUS_OK;
 }
 
+void *cuda_device_stream(Device *d) {
+    return stream_of(d);
+}
+
 /* ---- graphs --------------------------------------------------------------------------------- */
 
 Status cuda_graph_begin(Device *d) {

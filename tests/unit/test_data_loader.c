@@ -220,9 +220,85 @@ static void steady_state_allocates_little(void **state) {
     loader_close(l);
 }
 
+/* ---- several ranks ---- */
+
+enum { TOGETHER = 12 }; /* images of a training batch */
+
+static void note_samples(Loader *l, int64_t cursor, int64_t *samples, int64_t *count) {
+    HostBatch b;
+    assert_ok(loader_begin(l, 1, cursor));
+    while (loader_next(l, &b) == STATUS_OK)
+        for (int64_t i = 0; i < b.count; i++) samples[(*count)++] = b.samples[i];
+}
+
+static int by_number(const void *a, const void *b) {
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Every step has the images that it has with one rank, from any cursor. */
+static void ranks_divide_batches(void **state) {
+    (void)state;
+    for (int64_t cursor = 0; cursor <= 24; cursor += TOGETHER) {
+        int64_t whole[64], count = 0;
+        for (int64_t ranks = 1; ranks <= 4; ranks++) {
+            int64_t parts[4][64], sizes[4] = {0};
+            const int64_t own = TOGETHER / ranks;
+            for (int64_t r = 0; r < ranks; r++) {
+                Loader *l;
+                LoaderOptions o = options_of(2, true);
+                o.batch = own;
+                o.shard = (Shard){r, ranks};
+                assert_ok(loader_open(clean, &o, &l));
+                assert_int_equal(loader_batches(l), IMAGES / TOGETHER);
+                note_samples(l, cursor, parts[r], &sizes[r]);
+                loader_close(l);
+                if (ranks == 1) {
+                    count = sizes[0];
+                    memcpy(whole, parts[0], sizeof whole);
+                }
+                assert_int_equal(sizes[r] * ranks, count);
+            }
+            for (int64_t step = 0; step < count / TOGETHER; step++) {
+                int64_t got[TOGETHER], want[TOGETHER];
+                for (int64_t r = 0; r < ranks; r++)
+                    memcpy(got + r * own, parts[r] + step * own, (size_t)own * sizeof *got);
+                memcpy(want, whole + step * TOGETHER, sizeof want);
+                qsort(got, TOGETHER, sizeof *got, by_number);
+                qsort(want, TOGETHER, sizeof *want, by_number);
+                assert_memory_equal(got, want, sizeof got);
+            }
+        }
+    }
+}
+
+/* Each image is scored once, in a batch that one rank would have, too. */
+static void ranks_deal_whole_batches(void **state) {
+    (void)state;
+    uint32_t whole[16];
+    for (int64_t ranks = 1; ranks <= 9; ranks++) {
+        int total = 0;
+        for (int64_t r = 0; r < ranks; r++) {
+            Loader *l;
+            uint32_t crcs[16];
+            LoaderOptions o = options_of(2, false);
+            o.shard = (Shard){r, ranks};
+            assert_ok(loader_open(clean, &o, &l));
+            const int n = run_epoch(l, 0, 0, ranks == 1 ? whole : crcs);
+            for (int k = 0; k < n && ranks > 1; k++)
+                assert_int_equal(crcs[k], whole[r + k * ranks]);
+            total += n;
+            loader_close(l);
+        }
+        assert_int_equal(total, (IMAGES + BATCH - 1) / BATCH);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_do_not_matter),
+        cmocka_unit_test(ranks_divide_batches),
+        cmocka_unit_test(ranks_deal_whole_batches),
         cmocka_unit_test(resume_in_the_middle),
         cmocka_unit_test(every_sample_once),
         cmocka_unit_test(evaluation_is_plain_preprocessing),

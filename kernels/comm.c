@@ -1,0 +1,74 @@
+#include "kernels/comm.h"
+
+#include "core/memory.h"
+#ifdef TTV_HAVE_CUDA
+#include "kernels/cuda/nccl.h"
+#endif
+
+struct Comm {
+    Device *device;
+    Peers *peers;
+    struct Nccl *nccl; /* NULL: through the peers */
+};
+
+static Status open_backend(Comm *c) {
+    if (c->device->kind == DEVICE_CPU) return STATUS_OK;
+#ifdef TTV_HAVE_CUDA
+    if (c->device->kind == DEVICE_CUDA) return nccl_open(c->device, c->peers, &c->nccl);
+#endif
+    return status_set(STATUS_INTERNAL, "%s has no sums over ranks", c->device->name);
+}
+
+Status comm_open(Device *d, Peers *p, Comm **out) {
+    void *block;
+    *out = NULL;
+    TRY(mem_alloc(&block, 1, sizeof(Comm), "sums over ranks"));
+    Comm *c = block;
+    *c = (Comm){.device = d, .peers = p};
+    const Status s = open_backend(c);
+    if (s == STATUS_OK)
+        *out = c;
+    else
+        mem_free(c);
+    return s;
+}
+
+void comm_close(Comm *c, bool well) {
+    if (!c) return;
+#ifdef TTV_HAVE_CUDA
+    if (c->nccl) nccl_close(c->nccl, well);
+#else
+    (void)well;
+#endif
+    mem_free(c);
+}
+
+int comm_ranks(const Comm *c) {
+    return c ? peers_count(c->peers) : 1;
+}
+
+int comm_rank(const Comm *c) {
+    return c ? peers_rank(c->peers) : 0;
+}
+
+Peers *comm_peers(const Comm *c) {
+    return c ? c->peers : NULL;
+}
+
+Status comm_sum(Comm *c, Tensor t) {
+    if (comm_ranks(c) < 2 || tensor_is_none(t) || tensor_count(t) == 0) return STATUS_OK;
+    if (t.dtype != DTYPE_F32)
+        return status_set(STATUS_INTERNAL, "a sum over ranks of %s", dtype_name(t.dtype));
+#ifdef TTV_HAVE_CUDA
+    if (c->nccl) return nccl_sum(c->nccl, t.data, tensor_count(t));
+#endif
+    return peers_sum_f32(c->peers, t.data, tensor_count(t));
+}
+
+Status comm_broadcast(Comm *c, Tensor t) {
+    if (comm_ranks(c) < 2 || tensor_is_none(t) || tensor_count(t) == 0) return STATUS_OK;
+#ifdef TTV_HAVE_CUDA
+    if (c->nccl) return nccl_broadcast(c->nccl, t.data, tensor_bytes(t));
+#endif
+    return peers_broadcast(c->peers, t.data, tensor_bytes(t));
+}

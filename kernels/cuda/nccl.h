@@ -1,0 +1,17 @@
+/* NCCL behind kernels/comm.h; plain C. */
+#ifndef TTV_KERNELS_CUDA_NCCL_H
+#define TTV_KERNELS_CUDA_NCCL_H
+
+#include "core/peers.h"
+#include "kernels/device.h"
+
+typedef struct Nccl Nccl;
+
+/* Loads the library and joins the cards of all ranks. */
+Status nccl_open(Device *d, Peers *p, Nccl **out);
+void nccl_close(Nccl *n, bool well);
+/* In place, on the device's stream. */
+Status nccl_sum(Nccl *n, void *data, int64_t count);
+Status nccl_broadcast(Nccl *n, void *data, size_t bytes);
+
+#endif

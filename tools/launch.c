@@ -1,0 +1,208 @@
+/* One process for each rank, on this host. Processes are started before anything of CUDA is. The
+ * socket on which the ranks meet is made here and handed to rank 0: no port has to be agreed on,
+ * and no file is left behind.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/memory.h"
+#include "tools/cli.h"
+#include "tools/ranks.h"
+
+/* Ranks notice by themselves that one is gone and leave; these are for those that do not. */
+static const double terminate_s = 8, kill_s = 40;
+
+typedef struct Child {
+    pid_t pid; /* 0: ended */
+    int code;
+} Child;
+
+typedef struct Launch {
+    Child *children;
+    int ranks, left;
+    int signal;      /* that this process got; 0: none */
+    int code;        /* of the first that failed */
+    double failed_s; /* when; 0: none has */
+    bool terminated, killed;
+} Launch;
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- starting ---- */
+
+/* Only this host can reach it. */
+static Status open_listener(int *fd, int *port) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof at;
+    *fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (*fd < 0 || bind(*fd, (struct sockaddr *)&at, sizeof at) != 0 ||
+        listen(*fd, PEERS_MAX) != 0 || getsockname(*fd, (struct sockaddr *)&at, &size) != 0)
+        return status_errno("a port for the ranks");
+    *port = ntohs(at.sin_port);
+    return STATUS_OK;
+}
+
+static void set_number(const char *name, long value) {
+    char text[32];
+    snprintf(text, sizeof text, "%ld", value);
+    (void)setenv(name, text, 1);
+}
+
+static Status set_environment(int ranks, int port) {
+    unsigned long long run;
+    char text[32];
+    if (getrandom(&run, sizeof run, 0) != (ssize_t)sizeof run)
+        return status_errno("a number for the run");
+    snprintf(text, sizeof text, "%016llx", run);
+    (void)setenv("TTV_RUN_ID", text, 1);
+    (void)setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_number("MASTER_PORT", port);
+    set_number("TTV_LAUNCH_PORT", port);
+    set_number("WORLD_SIZE", ranks);
+    set_number("LOCAL_WORLD_SIZE", ranks);
+    return STATUS_OK;
+}
+
+/* Does not come back. */
+static void become_rank(int rank, int listener, pid_t parent, const sigset_t *mask) {
+    char path[4096];
+    const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    /* Whatever ends the parent, no rank outlives it: it saves and stops. */
+    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (length <= 0 || getppid() != parent) _exit(70);
+    path[length] = '\0';
+    set_number("RANK", rank);
+    set_number("LOCAL_RANK", rank);
+    if (rank == 0) {
+        set_number("TTV_LISTENER", listener);
+        (void)fcntl(listener, F_SETFD, 0);
+    }
+    (void)sigprocmask(SIG_SETMASK, mask, NULL);
+    execv(path, cli_argv);
+    _exit(70);
+}
+
+static Status start(Launch *l, const sigset_t *mask) {
+    int listener = -1, port = 0;
+    const pid_t parent = getpid();
+    TRY(open_listener(&listener, &port));
+    TRY(set_environment(l->ranks, port));
+    Status s = STATUS_OK;
+    for (int i = 0; i < l->ranks && s == STATUS_OK; i++) {
+        const pid_t pid = fork();
+        if (pid == 0) become_rank(i, listener, parent, mask);
+        if (pid < 0) {
+            s = status_errno("starting rank %d", i);
+        } else {
+            l->children[i].pid = pid;
+            l->left++;
+        }
+    }
+    close(listener);
+    return s;
+}
+
+/* ---- waiting ---- */
+
+static void send_all(const Launch *l, int number) {
+    for (int i = 0; i < l->ranks; i++)
+        if (l->children[i].pid > 0) (void)kill(l->children[i].pid, number);
+}
+
+static bool is_stop(int code) {
+    return code == 75 || code == 130 || code == 143;
+}
+
+/* A rank that stops because another is lost is not the one to blame. */
+static void note_end(Launch *l, int rank, int status) {
+    const bool by_signal = WIFSIGNALED(status);
+    const int code = by_signal ? 75 : WEXITSTATUS(status);
+    if (by_signal && !l->terminated)
+        complain("rank %d was ended by signal %d (%s)", rank, WTERMSIG(status),
+                 strsignal(WTERMSIG(status)));
+    l->children[rank] = (Child){0, code};
+    l->left--;
+    if (code == 0) return;
+    if (l->failed_s == 0) l->failed_s = now_s();
+    if (l->code == 0 || (is_stop(l->code) && !is_stop(code))) l->code = code;
+}
+
+static void reap(Launch *l) {
+    for (int i = 0; i < l->ranks; i++) {
+        int status;
+        if (l->children[i].pid > 0 && waitpid(l->children[i].pid, &status, WNOHANG) > 0)
+            note_end(l, i, status);
+    }
+}
+
+/* Ctrl-C reaches all processes of the terminal by itself. */
+static void forward(Launch *l, const siginfo_t *info) {
+    if (l->signal == 0) l->signal = info->si_signo;
+    if (info->si_code != SI_KERNEL) send_all(l, info->si_signo);
+}
+
+static void end_stragglers(Launch *l) {
+    const double since = l->failed_s > 0 ? now_s() - l->failed_s : 0;
+    if (since > terminate_s && !l->terminated) {
+        l->terminated = true;
+        send_all(l, SIGTERM);
+        send_all(l, SIGCONT); /* one that was halted hears it, too */
+    }
+    if (since > kill_s && !l->killed) {
+        l->killed = true;
+        send_all(l, SIGKILL);
+    }
+}
+
+static void wait_all(Launch *l, const sigset_t *wanted) {
+    while (l->left > 0) {
+        const struct timespec slice = {0, 200000000};
+        siginfo_t info;
+        const int number = sigtimedwait(wanted, &info, &slice);
+        if (number > 0 && number != SIGCHLD) forward(l, &info);
+        reap(l);
+        end_stragglers(l);
+    }
+}
+
+static int exit_code(const Launch *l) {
+    if (l->signal == 0 || !(l->code == 0 || is_stop(l->code))) return l->code;
+    if (l->code == 0) return 0; /* it had ended before the signal came through */
+    return l->signal == SIGINT ? 130 : l->signal == SIGTERM ? 143 : 75;
+}
+
+int launch_ranks(int ranks) {
+    Launch l = {.ranks = ranks};
+    sigset_t wanted, before;
+    void *block;
+    Status s = mem_alloc(&block, ranks, sizeof(Child), "processes of ranks");
+    if (s != STATUS_OK) return cli_fail(s);
+    l.children = block;
+    sigemptyset(&wanted);
+    const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) sigaddset(&wanted, numbers[i]);
+    (void)sigprocmask(SIG_BLOCK, &wanted, &before);
+    s = start(&l, &before);
+    int code = s == STATUS_OK ? 0 : cli_fail(s);
+    if (s != STATUS_OK) send_all(&l, SIGKILL);
+    wait_all(&l, &wanted);
+    if (code == 0) code = exit_code(&l);
+    (void)sigprocmask(SIG_SETMASK, &before, NULL);
+    mem_free(l.children);
+    return code;
+}

@@ -1,0 +1,42 @@
+/* Several processes that do one thing together: finding out which one this is, starting the others.
+ *
+ * `--ranks N` or `--device cuda:0,1` starts N processes of this program on this host, each of which
+ * is a rank (tools/launch.c). Where torchrun, mpirun or srun has started the processes, their
+ * environment says so: RANK, WORLD_SIZE, LOCAL_RANK; OMPI_COMM_WORLD_*; SLURM_PROCID in a step of
+ * several tasks; PMI_*. Rank 0 then listens beside MASTER_PORT, which may be another's.
+ */
+#ifndef TTV_TOOLS_RANKS_H
+#define TTV_TOOLS_RANKS_H
+
+#include "core/peers.h"
+#include "core/shard.h"
+
+/* Whether this process was only there to start others; *code is what it ends with. */
+bool ranks_launch(int *code);
+/* Meets the other ranks; alone: nothing happens. From then on only rank 0 speaks. */
+Status ranks_join(void);
+void ranks_leave(bool well);
+
+Peers *ranks_peers(void); /* NULL: alone */
+int ranks_rank(void);
+int ranks_count(void);
+Shard ranks_shard(void);
+/* peers_agree; rank 0 alone then tells what went wrong. */
+Status ranks_agree_all(Status mine);
+/* This rank's part of a batch of all ranks; STATUS_USAGE when it cannot be divided. mirrored: its
+ * samples are paired, so that each rank needs an even number. */
+Status ranks_batch(int64_t batch, bool mirrored, int64_t *own);
+int64_t ranks_batch_of(int64_t batch); /* of a batch that was found to be divisible */
+
+/* --device for this rank: the card of its place on the host. */
+Status ranks_device(char *spec, size_t size);
+/* Threads of the CPU backend and for decoding: a share of the processors where nobody asked. */
+int64_t ranks_threads(int64_t asked);
+int ranks_on_host(void);
+
+/* ---- launch.c ---- */
+
+/* Starts `ranks` processes with this program's arguments and waits for all; the exit code. */
+int launch_ranks(int ranks);
+
+#endif
