@@ -13,7 +13,7 @@
 #include "core/memory.h"
 #include "core/peers_internal.h"
 
-static const double beat_s = 1.0; /* or more often, where patience is short */
+static const double beat_s = 1.0;  /* or more often, where patience is short */
 static const double grace_s = 5.0; /* from a loss to the end of a process that does not leave */
 
 int peers_links(const Peers *p) {
