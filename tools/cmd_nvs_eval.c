@@ -53,7 +53,7 @@ static Status evaluate(NvsEval *e, const Config *config) {
     TRY(nvs_index_find(&options.views, (uint64_t)options.seed, e->set, &e->index));
     TRY(nvs_model_open(&e->model, in->checkpoint, (WeightsChoice)in->weights, config));
     TRY(nvs_eval_run(e));
-    nvs_eval_print_reasons(e);
+    eval_index_print_reasons(&e->index);
     if (common.json) return nvs_eval_print_json(e);
     nvs_eval_print_text(e);
     return STATUS_OK;

@@ -38,8 +38,8 @@ Status nvs_eval_save(const NvsEval *e, const ViewSample *s);
 
 /* ---- nvs_eval_report.c ---- */
 
-/* Names on stderr what was not evaluated, and why. */
-void nvs_eval_print_reasons(const NvsEval *e);
+/* Names on stderr what cannot be evaluated, and why. */
+void eval_index_print_reasons(const EvalIndex *x);
 void nvs_eval_print_text(const NvsEval *e);
 Status nvs_eval_print_json(const NvsEval *e);
 

@@ -7,10 +7,10 @@
 
 enum { REASONS = 20 };
 
-void nvs_eval_print_reasons(const NvsEval *e) {
+void eval_index_print_reasons(const EvalIndex *x) {
     int64_t told = 0, more = 0;
-    for (int64_t i = 0; i < e->index.count; i++) {
-        const EvalEntry *entry = &e->index.entries[i];
+    for (int64_t i = 0; i < x->count; i++) {
+        const EvalEntry *entry = &x->entries[i];
         if (entry->state == EVAL_READY || !entry->reason) continue;
         if (told++ < REASONS)
             note("%s: %s: %s", entry->scene, eval_state_name(entry->state), entry->reason);
@@ -18,7 +18,7 @@ void nvs_eval_print_reasons(const NvsEval *e) {
             more++;
     }
     if (more > 0)
-        note("and %lld more scenes that were not evaluated (see --json)", (long long)more);
+        note("and %lld more scenes that cannot be evaluated (see --json)", (long long)more);
 }
 
 /* What a table or a list shows of each method. */

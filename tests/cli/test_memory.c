@@ -279,8 +279,9 @@ static void test_export(void **state) {
     FAIL_EACH("export", nvs_run, nvs_out, "--json");
 }
 
-static void test_ckpt(void **state) {
+static void test_files(void **state) {
     (void)state;
+    FAIL_EACH("data", "index", rooms, nvs_out, "--gap-min", "2", "--gap-max", "4", "--json");
     FAIL_EACH("ckpt", "average", nvs_run, nvs_run, nvs_out, "--json");
     FAIL_EACH("ckpt", "average", "--newest", "1", nvs_run, nvs_out);
     FAIL_EACH("ckpt", "diff", nvs_run, nvs_run, "--json");
@@ -341,7 +342,7 @@ int main(void) {
         cmocka_unit_test(test_nvs_train),  cmocka_unit_test(test_ttt),
         cmocka_unit_test(test_plot),       cmocka_unit_test(test_nvs_eval),
         cmocka_unit_test(test_nvs_render), cmocka_unit_test(test_nvs_scene),
-        cmocka_unit_test(test_export),     cmocka_unit_test(test_ckpt),
+        cmocka_unit_test(test_export),     cmocka_unit_test(test_files),
     };
     const int failed = cmocka_run_group_tests(tests, set_up, tear_down);
     return failed + cmocka_run_group_tests(nvs_tests, nvs_set_up, nvs_tear_down);

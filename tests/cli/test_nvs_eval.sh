@@ -125,4 +125,23 @@ run 4 nvs eval --checkpoint nowhere --data-dir rooms
 run 2 "${eval[@]}" --inputs 40 --targets 40
 tells 'at most 64 views'
 
+# the same index without a model, and what it finds among the scenes
+run 0 data index rooms alone.json --gap-min 4 --gap-max 11
+says '2 scenes: 2 ready, 0 null, 0 missing, 0 faulty'
+checks=$((checks + 1))
+cmp -s index.json alone.json || fail 'data index and nvs eval --write-index differ'
+run 0 data index rooms other.json --gap-min 4 --gap-max 11 --seed 9
+checks=$((checks + 1))
+! cmp -s other.json alone.json || fail 'the seed does not matter'
+sed 's/{/{"gone":{"context":[0,9],"target":[4]},"no":null,/' alone.json >more.json
+run 0 data index --index more.json rooms --json
+json_ok out
+says '"scenes":4,"ready":2,"null":1,"missing":1,"faulty":0'
+tells 'gone: missing'
+run 1 data index --index more.json rooms --split train
+tells 'missing'
+run 2 data index rooms
+run 2 data index
+run 3 data index rooms x.json --split none
+run 4 data index nowhere x.json
 finish
