@@ -57,6 +57,8 @@ if(NOT TTV_CUDA STREQUAL "OFF")
     set(CMAKE_CUDA_ARCHITECTURES ${TTV_CUDA_ARCHITECTURES})
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)
+    # Nothing links cuBLASLt (kernels/cuda/blas.cuh): programs of the build tree find it beside the compiler.
+    list(APPEND CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR})
   elseif(TTV_CUDA STREQUAL "ON")
     message(FATAL_ERROR "TTV_CUDA=ON, but no CUDA compiler (nvcc) was found")
   endif()

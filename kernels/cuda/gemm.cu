@@ -1,7 +1,7 @@
 /* cuBLASLt plans: descriptors, the choice of an algorithm, the cache. */
-#include <cublasLt.h>
 #include <string.h>
 
+#include "kernels/cuda/blas.cuh"
 #include "kernels/cuda/gemm.cuh"
 
 #define WORKSPACE_BYTES ((size_t)64 << 20)
@@ -36,7 +36,7 @@ struct GemmCache {
 };
 
 static Status blas_fault(cublasStatus_t code, const char *doing) {
-    return status_set(STATUS_DEVICE, "cuBLASLt: %s: %s", doing, cublasLtGetStatusString(code));
+    return status_set(STATUS_DEVICE, "cuBLASLt: %s: %s", doing, blas.GetStatusString(code));
 }
 
 #define BLAS_TRY(call, doing)                                                                      \
@@ -50,7 +50,8 @@ Status gemm_open(Device *d, GemmCache **out) {
     GemmCache *cache;
     TRY(mem_alloc((void **)&cache, 1, sizeof *cache, "cuBLASLt plans"));
     *out = cache;
-    BLAS_TRY(cublasLtCreate(&cache->handle), "opening");
+    TRY(blas_load());
+    BLAS_TRY(blas.Create(&cache->handle), "opening");
     CUDA_TRY(cudaMalloc(&cache->workspace, WORKSPACE_BYTES), "workspace of cuBLASLt");
     CUDA_TRY(cudaEventCreate(&cache->start), "creating an event");
     CUDA_TRY(cudaEventCreate(&cache->stop), "creating an event");
@@ -58,10 +59,10 @@ Status gemm_open(Device *d, GemmCache **out) {
 }
 
 static void plan_free(GemmPlan *p) {
-    if (p->op) (void)cublasLtMatmulDescDestroy(p->op);
-    if (p->a) (void)cublasLtMatrixLayoutDestroy(p->a);
-    if (p->b) (void)cublasLtMatrixLayoutDestroy(p->b);
-    if (p->c) (void)cublasLtMatrixLayoutDestroy(p->c);
+    if (p->op) (void)blas.MatmulDescDestroy(p->op);
+    if (p->a) (void)blas.MatrixLayoutDestroy(p->a);
+    if (p->b) (void)blas.MatrixLayoutDestroy(p->b);
+    if (p->c) (void)blas.MatrixLayoutDestroy(p->c);
     p->op = NULL;
     p->a = p->b = p->c = NULL;
 }
@@ -73,7 +74,7 @@ void gemm_close(GemmCache *cache) {
     if (cache->start) (void)cudaEventDestroy(cache->start);
     if (cache->stop) (void)cudaEventDestroy(cache->stop);
     if (cache->workspace) (void)cudaFree(cache->workspace);
-    if (cache->handle) (void)cublasLtDestroy(cache->handle);
+    if (cache->handle) (void)blas.Destroy(cache->handle);
     mem_free(cache);
 }
 
@@ -103,7 +104,7 @@ static cudaDataType_t cuda_type(DType t) {
 
 static Status op_set(cublasLtMatmulDesc_t op, cublasLtMatmulDescAttributes_t what,
                      const void *value, size_t size) {
-    BLAS_TRY(cublasLtMatmulDescSetAttribute(op, what, value, size), "describing a product");
+    BLAS_TRY(blas.MatmulDescSetAttribute(op, what, value, size), "describing a product");
     return STATUS_OK;
 }
 
@@ -111,14 +112,14 @@ static Status layout_new(cublasLtMatrixLayout_t *out, DType type, int64_t rows, 
                          int64_t pitch, int64_t batch, int64_t step) {
     const int32_t count = (int32_t)batch;
     /* a pitch below the row's length is legal for one-row matrices only */
-    BLAS_TRY(cublasLtMatrixLayoutCreate(out, cuda_type(type), (uint64_t)columns, (uint64_t)rows,
-                                        pitch > columns ? pitch : columns),
+    BLAS_TRY(blas.MatrixLayoutCreate(out, cuda_type(type), (uint64_t)columns, (uint64_t)rows,
+                                     pitch > columns ? pitch : columns),
              "describing a matrix");
-    BLAS_TRY(cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
-                                              sizeof count),
+    BLAS_TRY(blas.MatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
+                                           sizeof count),
              "describing a matrix");
-    BLAS_TRY(cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
-                                              &step, sizeof step),
+    BLAS_TRY(blas.MatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step,
+                                           sizeof step),
              "describing a matrix");
     return STATUS_OK;
 }
@@ -136,7 +137,7 @@ static Status plan_describe(GemmPlan *p, const GemmCall *g) {
     const cublasOperation_t second = g->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasLtEpilogue_t epilogue =
         k->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    BLAS_TRY(cublasLtMatmulDescCreate(&p->op, compute, CUDA_R_32F), "describing a product");
+    BLAS_TRY(blas.MatmulDescCreate(&p->op, compute, CUDA_R_32F), "describing a product");
     TRY(op_set(p->op, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
     TRY(op_set(p->op, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
     TRY(op_set(p->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
@@ -156,9 +157,9 @@ static cublasStatus_t plan_execute(GemmCache *cache, const GemmPlan *p, const Ge
                                    const cublasLtMatmulAlgo_t *algo, void *result,
                                    cudaStream_t stream) {
     const float beta = g->add ? 1.0f : 0.0f;
-    return cublasLtMatmul(cache->handle, p->op, &g->alpha, g->b, p->b, g->a, p->a, &beta,
-                          g->from ? g->from : g->c, p->c, result, p->c, algo, cache->workspace,
-                          WORKSPACE_BYTES, stream);
+    return blas.Matmul(cache->handle, p->op, &g->alpha, g->b, p->b, g->a, p->a, &beta,
+                       g->from ? g->from : g->c, p->c, result, p->c, algo, cache->workspace,
+                       WORKSPACE_BYTES, stream);
 }
 
 /* ---- choice --------------------------------------------------------------------------------- */
@@ -177,7 +178,7 @@ static Status plan_propose(GemmCache *cache, GemmPlan *p, cublasLtMatmulHeuristi
     const uint32_t align_first = (uint32_t)p->key.align_b, align_second = (uint32_t)p->key.align_a;
     const uint32_t align_c = (uint32_t)p->key.align_from, align_d = (uint32_t)p->key.align_c;
     *count = 0;
-    BLAS_TRY(cublasLtMatmulPreferenceCreate(&wish), "asking for algorithms");
+    BLAS_TRY(blas.MatmulPreferenceCreate(&wish), "asking for algorithms");
     const struct {
         cublasLtMatmulPreferenceAttributes_t what;
         const void *value;
@@ -192,15 +193,15 @@ static Status plan_propose(GemmCache *cache, GemmPlan *p, cublasLtMatmulHeuristi
     };
     cublasStatus_t code = CUBLAS_STATUS_SUCCESS;
     for (size_t i = 0; i < sizeof wishes / sizeof wishes[0] && code == CUBLAS_STATUS_SUCCESS; i++)
-        code = cublasLtMatmulPreferenceSetAttribute(wish, wishes[i].what, wishes[i].value,
-                                                    wishes[i].size);
+        code = blas.MatmulPreferenceSetAttribute(wish, wishes[i].what, wishes[i].value,
+                                                 wishes[i].size);
     if (code == CUBLAS_STATUS_SUCCESS) {
-        code = cublasLtMatmulAlgoGetHeuristic(cache->handle, p->op, p->b, p->a, p->c, p->c, wish,
-                                              CANDIDATES, found, count);
+        code = blas.MatmulAlgoGetHeuristic(cache->handle, p->op, p->b, p->a, p->c, p->c, wish,
+                                           CANDIDATES, found, count);
         if (code != CUBLAS_STATUS_SUCCESS) *count = 0; /* nothing for this call */
         code = CUBLAS_STATUS_SUCCESS;
     }
-    (void)cublasLtMatmulPreferenceDestroy(wish);
+    (void)blas.MatmulPreferenceDestroy(wish);
     BLAS_TRY(code, "asking for algorithms");
     return STATUS_OK;
 }

@@ -27,6 +27,11 @@ done
 run 0 version --json
 json_ok out
 says '"libpng":"'
+# no start waits for half a gigabyte of CUDA's libraries
+if command -v ldd >/dev/null; then
+    checks=$((checks + 1))
+    ! ldd "$TTV" | grep -q cublas || fail 'the program links cuBLAS instead of loading it with a card'
+fi
 run 2 version surplus
 run 2 help nonsense
 tells "unknown command 'nonsense'"
