@@ -8,7 +8,7 @@ enum { WIDTH = 640, HEIGHT = 420, LEFT = 80, RIGHT = 16, TOP = 30, BOTTOM = 44 }
 static const Color colors[] = {{31, 119, 180}, {214, 39, 40},   {44, 160, 44},
                                {255, 127, 14}, {148, 103, 189}, {23, 190, 207}};
 enum { COLORS = sizeof colors / sizeof *colors };
-static const Color ink = {40, 40, 40}, faint = {210, 210, 210};
+static const Color ink = {40, 40, 40}, faint = {210, 210, 210}, white = {255, 255, 255};
 
 typedef struct Range {
     double low, high;
@@ -70,19 +70,55 @@ static void finish_range(Range *r) {
     r->high += room;
 }
 
+/* ---- ticks ---- */
+
+enum { TICKS = 16 };
+
+/* Round places on an axis: multiples of 1, 2 or 5 times a power of ten, at most seven of them; of a
+ * logarithm powers of ten, with 2 and 5 between them where there are few. Returns how many. */
+static int ticks_of(Range r, bool log, double *at) {
+    const double span = r.high - r.low;
+    int n = 0;
+    if (log) {
+        const int each = span > 6 ? (int)ceil(span / 6) : 1;
+        static const double between[] = {0, 0.30102999566398120, 0.69897000433601880};
+        for (double d = floor(r.low); d <= r.high; d += each)
+            for (int i = 0; i < (span < 3 ? 3 : 1); i++)
+                if (d + between[i] >= r.low && d + between[i] <= r.high && n < TICKS)
+                    at[n++] = d + between[i];
+        return n;
+    }
+    const double unit = pow(10, floor(log10(span / 6)));
+    const double step = span / 6 <= unit       ? unit
+                        : span / 6 <= 2 * unit ? 2 * unit
+                        : span / 6 <= 5 * unit ? 5 * unit
+                                               : 10 * unit;
+    for (double i = ceil(r.low / step); i * step <= r.high && n < TICKS; i++)
+        at[n++] = i * step + 0.0; /* -0 becomes 0 */
+    return n;
+}
+
+static void tick_text(char text[32], double at, bool log) {
+    snprintf(text, 32, "%.7g", log ? pow(10, at) : at);
+}
+
 static void axes(Plot *p, const char *title, const char *x_name) {
     char text[32];
-    for (int i = 0; i <= 4; i++) {
-        const double x = p->x.low + i / 4.0 * (p->x.high - p->x.low);
-        const double y = p->y.low + i / 4.0 * (p->y.high - p->y.low);
-        line(p, place_x(p, x), TOP, place_x(p, x), HEIGHT - BOTTOM, faint);
-        line(p, LEFT, place_y(p, y), WIDTH - RIGHT, place_y(p, y), faint);
-        snprintf(text, sizeof text, "%.4g", p->log ? pow(10, x) : x);
-        canvas_text(&p->canvas, lround(place_x(p, x)) - canvas_text_width(text, 1) / 2,
-                    HEIGHT - BOTTOM + 6, 1, ink, text);
-        snprintf(text, sizeof text, "%.4g", p->log ? pow(10, y) : y);
-        canvas_text(&p->canvas, LEFT - 6 - canvas_text_width(text, 1), lround(place_y(p, y)) - 4, 1,
+    double at[TICKS];
+    const int columns = ticks_of(p->x, p->log, at);
+    for (int i = 0; i < columns; i++) {
+        const double x = place_x(p, at[i]);
+        line(p, x, TOP, x, HEIGHT - BOTTOM, faint);
+        tick_text(text, at[i], p->log);
+        canvas_text(&p->canvas, lround(x) - canvas_text_width(text, 1) / 2, HEIGHT - BOTTOM + 6, 1,
                     ink, text);
+    }
+    const int rows = ticks_of(p->y, p->log, at);
+    for (int i = 0; i < rows; i++) {
+        const double y = place_y(p, at[i]);
+        line(p, LEFT, y, WIDTH - RIGHT, y, faint);
+        tick_text(text, at[i], p->log);
+        canvas_text(&p->canvas, LEFT - 6 - canvas_text_width(text, 1), lround(y) - 4, 1, ink, text);
     }
     line(p, LEFT, TOP, LEFT, HEIGHT - BOTTOM, ink);
     line(p, LEFT, HEIGHT - BOTTOM, WIDTH - RIGHT, HEIGHT - BOTTOM, ink);
@@ -118,6 +154,44 @@ static void draw(Plot *p, const PlotSeries *s, Color c, bool points) {
     }
 }
 
+/* How many points of the series lie in a box of the picture. */
+static int64_t points_in(const Plot *p, const PlotSeries *series, int count, const int64_t box[4]) {
+    int64_t inside = 0;
+    for (int s = 0; s < count; s++)
+        for (int64_t i = 0; i < series[s].count; i++) {
+            const double x = place_x(p, on_axis(p, series[s].x[i]));
+            const double y = place_y(p, on_axis(p, series[s].y[i]));
+            inside += x >= (double)box[0] && x <= (double)box[2] && y >= (double)box[1] &&
+                      y <= (double)box[3];
+        }
+    return inside;
+}
+
+/* Names in the colours of their lines, on white, in the corner where the fewest points lie. */
+static void legend(Plot *p, const PlotSeries *series, int count) {
+    enum { EDGE = 6, HIGH = 12 };
+    int64_t wide = 0, best[4] = {0}, fewest = INT64_MAX;
+    for (int s = 0; s < count; s++) {
+        const int64_t width = canvas_text_width(series[s].name, 1);
+        wide = width > wide ? width : wide;
+    }
+    const int64_t tall = HIGH * count + EDGE;
+    for (int corner = 0; corner < 4; corner++) {
+        const int64_t x = corner % 2 ? LEFT + EDGE : WIDTH - RIGHT - wide - 2 * EDGE;
+        const int64_t y = corner / 2 ? HEIGHT - BOTTOM - tall - EDGE : TOP + 2;
+        const int64_t box[4] = {x, y, x + wide + 2 * EDGE, y + tall};
+        const int64_t inside = points_in(p, series, count, box);
+        if (inside >= fewest) continue;
+        fewest = inside;
+        for (int i = 0; i < 4; i++) best[i] = box[i];
+    }
+    for (int64_t y = best[1]; y < best[3]; y++)
+        for (int64_t x = best[0]; x < best[2]; x++) dot(p, x, y, white);
+    for (int s = 0; s < count; s++)
+        canvas_text(&p->canvas, best[0] + EDGE, best[1] + EDGE + HIGH * s, 1, colors[s % COLORS],
+                    series[s].name);
+}
+
 static Status write(Plot *p, const char *path, const char *title, const char *x_name,
                     const PlotSeries *series, int count, bool points) {
     p->x = p->y = (Range){INFINITY, -INFINITY};
@@ -130,15 +204,10 @@ static Status write(Plot *p, const char *path, const char *title, const char *x_
         }
     finish_range(&p->x);
     finish_range(&p->y);
-    TRY(canvas_new(WIDTH, HEIGHT, (Color){255, 255, 255}, &p->canvas));
+    TRY(canvas_new(WIDTH, HEIGHT, white, &p->canvas));
     axes(p, title, x_name);
-    for (int s = 0; s < count; s++) {
-        const Color c = colors[s % COLORS];
-        draw(p, &series[s], c, points);
-        /* rising lines leave the upper left free */
-        const int64_t left = p->log ? LEFT + 10 : WIDTH - RIGHT - 160;
-        canvas_text(&p->canvas, left, TOP + 6 + 12 * s, 1, c, series[s].name);
-    }
+    for (int s = 0; s < count; s++) draw(p, &series[s], colors[s % COLORS], points);
+    legend(p, series, count);
     const Status s = image_write_png(path, &p->canvas);
     image_free(&p->canvas);
     return s;
@@ -166,12 +235,14 @@ static double row_x(const Plot *p, double x) {
 
 static void row_axis(Plot *p, const char *title, int64_t bottom) {
     char text[32];
-    for (int i = 0; i <= 4; i++) {
-        const double x = p->x.low + i / 4.0 * (p->x.high - p->x.low);
-        line(p, row_x(p, x), TOP, row_x(p, x), (double)bottom, faint);
-        snprintf(text, sizeof text, "%.4g", x);
-        canvas_text(&p->canvas, lround(row_x(p, x)) - canvas_text_width(text, 1) / 2, bottom + 6, 1,
-                    ink, text);
+    double at[TICKS];
+    const int columns = ticks_of(p->x, false, at);
+    for (int i = 0; i < columns; i++) {
+        const double x = row_x(p, at[i]);
+        line(p, x, TOP, x, (double)bottom, faint);
+        tick_text(text, at[i], false);
+        canvas_text(&p->canvas, lround(x) - canvas_text_width(text, 1) / 2, bottom + 6, 1, ink,
+                    text);
     }
     line(p, NAMES, (double)bottom, WIDTH - RIGHT, (double)bottom, ink);
     canvas_text(&p->canvas, 12, 8, 2, ink, title);
@@ -198,7 +269,7 @@ Status plot_rows(const char *path, const char *title, const PlotRow *rows, int64
         widen(&p.x, rows[i].high);
     }
     finish_range(&p.x);
-    TRY(canvas_new(WIDTH, bottom + BOTTOM, (Color){255, 255, 255}, &p.canvas));
+    TRY(canvas_new(WIDTH, bottom + BOTTOM, white, &p.canvas));
     row_axis(&p, title, bottom);
     if (count > 0 && isfinite(rows[0].value))
         line(&p, row_x(&p, rows[0].value), TOP, row_x(&p, rows[0].value), (double)bottom,

@@ -11,7 +11,7 @@ typedef struct PlotSeries {
     const double *low, *high; /* whiskers at each point; NULL: none */
 } PlotSeries;
 
-/* Writes a PNG of 640x420 with axes, limits at their ends, a legend and the series in different
+/* Writes a PNG of 640x420 with axes, round numbers along them, a legend and the series in different
  * colours: joined by lines, or as points. Values that are not finite are left out. */
 Status plot_write(const char *path, const char *title, const char *x_name, const PlotSeries *series,
                   int count, bool points);
