@@ -5,6 +5,7 @@
 #include "core/memory.h"
 #include "tools/cli.h"
 #include "tools/nvs_trainer.h"
+#include "tools/ranks.h"
 #include "tools/run_resume.h"
 
 /* What a resumed run takes over from its config.ini. */
@@ -13,17 +14,21 @@ static const char inherited[] =
     "-nvs_train.time_limit_s -run.output -run.resume -run.exist_ok -run.dry_run";
 
 static const Section *sections(int *count) {
-    static Section list[4];
-    *count = sections_fill(list, 4, "nvs_model scenes nvs_train run");
+    static Section list[5];
+    *count = sections_fill(list, 5, "nvs_model scenes nvs_train run dist");
     return list;
 }
 
 /* The data comes before the large allocations: it is the likeliest to be wrong. */
-static Status prepare(NvsTrainer *t) {
+static Status open_data_and_model(NvsTrainer *t) {
     const NvsTrainConfig *c = &nvs_settings.train;
     TRY(lact_nvs_config_resolve(&nvs_settings.model, t->config));
     TRY(nvs_data_open(&t->data, nvs_settings.model.height, nvs_settings.model.view_width));
-    TRY(nvs_model_create(&t->model, t->config, (uint64_t)c->seed));
+    return nvs_model_create(&t->model, t->config, (uint64_t)c->seed);
+}
+
+static Status prepare(NvsTrainer *t) {
+    const NvsTrainConfig *c = &nvs_settings.train;
     TRY(adamw_init(&t->optim, &t->model.params,
                    (AdamWOptions){(float)c->beta1, (float)c->beta2, (float)c->eps,
                                   (float)c->weight_decay, (float)c->clip_grad,
@@ -39,7 +44,15 @@ static Status prepare(NvsTrainer *t) {
     t->task.ema = t->optim.ema;
     TRY(nvs_model_config_text(&t->model, &t->config_text));
     TRY(nvs_trainer_plan(t));
-    return nvs_trainer_check_disk(t);
+    return output_is_mine() ? nvs_trainer_check_disk(t) : STATUS_OK;
+}
+
+/* All ranks fail together: none waits for one that is not there any more. */
+static Status prepare_all(NvsTrainer *t) {
+    TRY(ranks_agree_all(run_resume_find(&t->run, t->config, inherited, &t->resuming)));
+    TRY(ranks_agree_all(open_data_and_model(t)));
+    if (ranks_count() > 1) TRY(comm_open(t->model.device, ranks_peers(), &t->comm));
+    return ranks_agree_all(prepare(t));
 }
 
 /* The folder comes last, so that a mistake leaves no empty one behind. */
@@ -53,10 +66,13 @@ static Status open_folder(NvsTrainer *t) {
             return status_set(
                 STATUS_USAGE, "%s began with seed %llu: it cannot go on with --seed %llu",
                 t->run.path, (unsigned long long)t->state.seed, (unsigned long long)seed);
+    } else if (!output_is_mine()) {
+        TRY(mem_string(&t->run.path, settings.run.output));
     } else {
         TRY(run_folder_create(&t->run, settings.run.output, settings.run.exist_ok));
     }
     t->options.run_folder = t->run.path;
+    if (!output_is_mine()) return STATUS_OK;
     TRY(path_join(&t->pictures, t->run.path, "pictures"));
     t->task.pictures = t->pictures;
     t->run.columns = nvs_trainer_columns;
@@ -75,7 +91,8 @@ static Status train(NvsTrainer *t) {
         note("run folder %s", t->run.path);
     TrainTask task = nvs_task_callbacks(&t->task);
     signals_catch(train_request_stop);
-    Status s = train_run(&task, &t->options, t->tape, &t->optim, &t->state, nvs_trainer_event, t);
+    Status s = train_run(&task, &t->options, t->tape, &t->optim, &t->state,
+                         output_is_mine() ? nvs_trainer_event : NULL, t);
     progress_end();
     nvs_data_print_failures(&t->data);
     if (t->state.skipped > 0)
@@ -104,10 +121,11 @@ static int finish(NvsTrainer *t, Status s) {
     return status_exit_code(t->run.status);
 }
 
-static void trainer_free(NvsTrainer *t) {
+static void trainer_free(NvsTrainer *t, bool well) {
     nvs_task_free(&t->task);
     if (t->tape) tape_free(t->tape);
     nvs_data_close(&t->data);
+    comm_close(t->comm, well);
     nvs_model_close(&t->model);
     run_folder_close(&t->run);
     mem_free(t->config_text);
@@ -118,19 +136,22 @@ static int run(Config *config, int argc, char **argv) {
     if (argc > 0) return cli_usage(&command_nvs_train, "unexpected argument '%s'", argv[0]);
     NvsTrainer t = {.config = config, .run = {.lock = -1}};
     int code = 0;
-    Status s = run_resume_find(&t.run, config, inherited, &t.resuming);
-    if (s == STATUS_OK) s = prepare(&t);
+    if (ranks_launch(&code)) return code;
+    Status s = ranks_join();
+    if (s == STATUS_OK) s = prepare_all(&t);
     if (s == STATUS_OK && settings.run.dry_run) {
         nvs_trainer_print_plan(&t);
         note("dry run: nothing was written");
         if (common.json) s = nvs_trainer_plan_json(&t);
         code = s == STATUS_OK ? 0 : cli_fail(s);
     } else {
-        if (s == STATUS_OK) s = open_folder(&t);
+        if (s == STATUS_OK) s = ranks_agree_all(open_folder(&t));
         if (s == STATUS_OK) s = train(&t);
         code = finish(&t, s);
     }
-    trainer_free(&t);
+    const bool well = s == STATUS_OK || s == STATUS_STOPPED;
+    trainer_free(&t, well);
+    ranks_leave(well);
     return code;
 }
 

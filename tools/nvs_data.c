@@ -4,6 +4,7 @@
 
 #include "datasets/loader.h"
 #include "tools/cli.h"
+#include "tools/ranks.h"
 
 static Status open_validation(NvsData *d) {
     const ScenesConfig *c = &nvs_settings.scenes;
@@ -52,23 +53,33 @@ Status nvs_data_open(NvsData *d, int64_t height, int64_t width) {
 
 /* Beside a card one processor is left to the thread that feeds it. */
 int nvs_data_threads(void) {
-    const int processors = loader_processors();
+    const int own = loader_processors() / ranks_on_host(), processors = own > 0 ? own : 1;
     if (nvs_settings.scenes.workers > 0) return (int)nvs_settings.scenes.workers;
     return strncmp(common.device, "cuda", 4) == 0 && processors > 1 ? processors - 1 : processors;
 }
 
+/* The loader's n-th sample as one of those of all ranks. */
+static Status choose(void *user, int64_t n, int attempt, ViewSample *out) {
+    const NvsData *d = user;
+    const int64_t at = n - d->first, batches = at / d->batch * ranks_count() + ranks_rank();
+    return view_choose_sampler(d->sampler, d->first + batches * d->batch + at % d->batch, attempt,
+                               out);
+}
+
 Status nvs_data_begin(NvsData *d, int64_t first, int64_t count) {
     const ScenesConfig *c = &nvs_settings.scenes;
+    d->first = first;
+    d->batch = ranks_batch_of(nvs_settings.train.batch_size);
     ViewLoaderOptions o = {.view = d->view,
-                           .batch = nvs_settings.train.batch_size,
+                           .batch = d->batch,
                            .views = (int)(c->inputs + c->targets),
                            .threads = nvs_data_threads(),
                            .prefetch = NVS_PREFETCH,
                            .cache_bytes = c->cache_mb << 20,
                            .first = first,
-                           .count = count,
-                           .choose = view_choose_sampler,
-                           .user = d->sampler};
+                           .count = count / ranks_count(),
+                           .choose = choose,
+                           .user = d};
     if (d->loader) view_loader_close(d->loader);
     d->loader = NULL;
     return view_loader_open(d->train, &o, &d->loader);

@@ -13,14 +13,16 @@ typedef struct NvsData {
     SceneSet *train, *val; /* val NULL: no validation */
     ViewSampler *sampler;
     ViewLoader *loader;
-    EvalIndex index;   /* for val: given, or generated of the run's seed */
-    int64_t val_count; /* scenes that a validation renders */
-    int64_t val_views; /* most views of one of them, inputs and targets */
+    int64_t first, batch; /* of the loader: number of its first sample; this rank's batch */
+    EvalIndex index;      /* for val: given, or generated of the run's seed */
+    int64_t val_count;    /* scenes that a validation renders */
+    int64_t val_views;    /* most views of one of them, inputs and targets */
 } NvsData;
 
 /* Opens both splits of [scenes]; views are height x width. */
 Status nvs_data_open(NvsData *d, int64_t height, int64_t width);
-/* (Re)starts the loader at sample `first`, to serve `count` samples. */
+/* (Re)starts the loader at sample `first`, to serve `count` samples: of several ranks each gets the
+ * ranks' share of every batch of both, in the order of the ranks. */
 Status nvs_data_begin(NvsData *d, int64_t first, int64_t count);
 void nvs_data_close(NvsData *d);
 /* Threads that load scenes and make tokens. */

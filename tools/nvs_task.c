@@ -7,6 +7,7 @@
 #include "core/memory.h"
 #include "nn/ops.h"
 #include "tools/parallel.h"
+#include "tools/ranks.h"
 
 static double seconds(void) {
     struct timespec t;
@@ -126,7 +127,7 @@ static Status init(NvsTask *t) {
     Arena *arena = &m->device->weights;
     void *block;
     NvsTask sized;
-    shapes(m, nvs_settings.train.batch_size, &sized);
+    shapes(m, ranks_batch_of(nvs_settings.train.batch_size), &sized);
     TRY(arena_tensor(arena, DTYPE_F32, 3, sized.cameras.shape, &t->cameras));
     TRY(arena_tensor(arena, DTYPE_U8, 4, sized.rgb.shape, &t->rgb));
     TRY(arena_tensor(arena, DTYPE_F32, 3, sized.patches.shape, &t->patches));
@@ -151,7 +152,7 @@ Status nvs_task_plan(NvsModel *m, MemoryPlan *out) {
      * places, and the loader's pictures. */
     const size_t pictures = (size_t)(views_of() * m->config.height * m->config.view_width * 3);
     const size_t held = 2 * own + (m->device->kind == DEVICE_CPU ? NVS_PREFETCH * pictures : 0);
-    return memory_plan(&task, nvs_settings.train.batch_size, held, out);
+    return memory_plan(&task, ranks_batch_of(nvs_settings.train.batch_size), held, out);
 }
 
 Status nvs_task_init(NvsTask *t, NvsModel *m, NvsData *d) {

@@ -3,6 +3,7 @@
 
 #include "tools/cli.h"
 #include "tools/nvs_trainer.h"
+#include "tools/ranks.h"
 
 enum { SAVE_STEPS = 1000 }; /* between checkpoints when nobody said how many */
 
@@ -55,12 +56,15 @@ Status nvs_trainer_plan(NvsTrainer *t) {
                                 .save_interval = save_interval(),
                                 .save_minutes = settings.run.save_minutes,
                                 .keep = (int)settings.run.checkpoint_hist,
-                                .give_up_after = (int)c->give_up_after};
+                                .give_up_after = (int)c->give_up_after,
+                                .comm = t->comm};
     describe_checkpoints(t);
     return STATUS_OK;
 }
 
 Status nvs_trainer_check_memory(NvsTrainer *t) {
+    int64_t own;
+    TRY(ranks_batch(nvs_settings.train.batch_size, false, &own));
     TRY(nvs_task_plan(&t->model, &t->memory));
     return memory_plan_check(&t->memory, t->model.device,
                              t->model.config.recompute ? "" : " (more with --recompute)");
@@ -88,6 +92,9 @@ void nvs_trainer_print_plan(const NvsTrainer *t) {
     note("gradients are clipped to norm %g; steps are skipped when their norm is above %g or not "
          "finite",
          c->clip_grad, c->skip_norm > 0 ? c->skip_norm : INFINITY);
+    if (ranks_count() > 1)
+        note("ranks: %d, %lld samples of each micro-step on every one", ranks_count(),
+             (long long)ranks_batch_of(c->batch_size));
     note("device %s (%s), activations %s; a checkpoint takes %.1f MB", common.device,
          t->model.device->name, dtype_name(t->model.act),
          (double)run_checkpoint_bytes(&t->model.params, t->optim.ema != NULL) / 1e6);

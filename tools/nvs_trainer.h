@@ -16,6 +16,7 @@ typedef struct NvsTrainer {
     Ema ema; /* in use when optim.ema points to it */
     MemoryPlan memory;
     Tape *tape;
+    Comm *comm; /* sums over the ranks; NULL: one */
     RunFolder run;
     TrainState state;
     TrainOptions options;

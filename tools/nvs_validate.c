@@ -9,6 +9,7 @@
 #include "tools/cli.h"
 #include "tools/nvs_baselines.h"
 #include "tools/nvs_task.h"
+#include "tools/ranks.h"
 
 enum { SHEET_SCENES = 8, KINDS = NVS_METHODS + 1, NVS_AVERAGE = NVS_METHODS };
 
@@ -163,8 +164,7 @@ static void record_scores(const NvsScores *scores, const ScoreSummary *sum, bool
     json_pair_int(record, "failed", scores->failed);
 }
 
-Status nvs_validate(void *task, int64_t step, double *metric, JsonWriter *record) {
-    NvsTask *t = task;
+static Status validate(NvsTask *t, int64_t step, double *metric, JsonWriter *record) {
     Validation v = {.task = t};
     ScoreSummary sum[KINDS];
     t->scores = (NvsScores){0};
@@ -185,4 +185,30 @@ Status nvs_validate(void *task, int64_t step, double *metric, JsonWriter *record
     }
     record_scores(scores, &sum[NVS_MODEL], t->ema != NULL, record);
     return STATUS_OK;
+}
+
+/* What the other ranks learn of a validation: rank 0 renders, they wait. */
+typedef struct Outcome {
+    int64_t status;
+    double metric;
+    NvsScores scores;
+    char message[512];
+} Outcome;
+
+Status nvs_validate(void *task, int64_t step, double *metric, JsonWriter *record) {
+    NvsTask *t = task;
+    if (ranks_count() < 2) return validate(t, step, metric, record);
+    Outcome o = {.status = STATUS_OK};
+    if (ranks_rank() == 0) {
+        o.status = validate(t, step, metric, record);
+        if (o.status != STATUS_OK) snprintf(o.message, sizeof o.message, "%s", status_message());
+        o.metric = *metric;
+        o.scores = t->scores;
+    }
+    TRY(peers_broadcast(ranks_peers(), &o, sizeof o));
+    *metric = o.metric;
+    t->scores = o.scores;
+    if (o.status == STATUS_OK || ranks_rank() == 0) return (Status)o.status;
+    o.message[sizeof o.message - 1] = '\0';
+    return status_set((Status)o.status, "%s", o.message);
 }
