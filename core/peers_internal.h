@@ -22,7 +22,8 @@ Wire wire_send(int fd, const void *data, size_t bytes, double deadline, const at
 Wire wire_receive(int fd, void *data, size_t bytes, double deadline, const atomic_bool *cancel);
 /* Non-blocking, closed on exec, no delay. */
 Status wire_prepare(int fd);
-Status wire_listen(int port, int *fd);
+/* On this host's own address alone when `address` is that. */
+Status wire_listen(const char *address, int port, int *fd);
 /* One try. STATUS_PEER when nobody answers (yet). */
 Status wire_connect(const char *address, int port, double deadline, int *fd);
 /* A connection that came in; *fd -1 when none came before the deadline. */

@@ -1,6 +1,7 @@
 /* How ranks find each other. A rank that connects says who it is and of which run; rank 0 answers
  * whether it takes it. Each comes twice: for the conversation and for the life line.
  */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -16,6 +17,8 @@
 enum { DATA_LINE, LIFE_LINE, LINES };
 
 static const double greeting_s = 5.0; /* a stranger who says nothing holds the others up so long */
+
+static const double patience_s = 5.0; /* that rank 0 has before it says what it waits for */
 
 typedef struct Hello {
     char magic[8];
@@ -108,28 +111,45 @@ static Status greet(Peers *p, const PeersOptions *o, int fd, int *joined) {
     return STATUS_OK;
 }
 
-static Status missing(const Peers *p, double seconds) {
-    char list[256] = "";
+static void list_missing(const Peers *p, char *list, size_t size) {
     size_t used = 0;
-    for (int i = 1; i < p->ranks && used < sizeof list; i++) {
+    list[0] = '\0';
+    for (int i = 1; i < p->ranks && used < size; i++) {
         if (p->links[i].data >= 0 && p->links[i].life >= 0) continue;
-        used += (size_t)snprintf(list + used, sizeof list - used, "%s%d", used ? ", " : "", i);
+        used += (size_t)snprintf(list + used, size - used, "%s%d", used ? ", " : "", i);
     }
+}
+
+static Status missing(const Peers *p, double seconds) {
+    char list[256];
+    list_missing(p, list, sizeof list);
     return status_set(STATUS_PEER, "after %g s these of %d ranks had not come: %s", seconds,
                       p->ranks, list);
 }
 
+static void tell_patience(const Peers *p, const PeersOptions *o) {
+    char list[256];
+    list_missing(p, list, sizeof list);
+    log_info("rank 0 of %d waits up to %g s for these, at %s port %d: %s", p->ranks,
+             o->join_timeout_s, o->address, o->port, list);
+}
+
 static Status gather_ranks(Peers *p, const PeersOptions *o) {
-    const double deadline = monotonic_s() + o->join_timeout_s;
+    const double start = monotonic_s(), deadline = start + o->join_timeout_s;
+    bool told = false;
     int listener = o->listener, joined = 0;
     if (listener < 0)
-        TRY(wire_listen(o->port, &listener));
+        TRY(wire_listen(o->address, o->port, &listener));
     else
         TRY(wire_prepare(listener));
     Status s = STATUS_OK;
     while (s == STATUS_OK && joined < LINES * (p->ranks - 1)) {
         int fd;
-        s = wire_accept(listener, deadline, &fd);
+        s = wire_accept(listener, told ? deadline : fmin(deadline, start + patience_s), &fd);
+        if (s == STATUS_OK && fd < 0 && !told && monotonic_s() > start + patience_s) {
+            tell_patience(p, o);
+            told = true;
+        }
         if (s == STATUS_OK && fd >= 0) s = greet(p, o, fd, &joined);
         if (s == STATUS_OK && monotonic_s() > deadline) s = missing(p, o->join_timeout_s);
     }

@@ -82,11 +82,12 @@ Status wire_prepare(int fd) {
 }
 
 /* One socket for both families where the machine has both. */
-static int listen_at(int family, int port) {
+static int listen_at(int family, int port, bool inside) {
     const int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1, zero = 0;
     if (fd < 0) return -1;
     struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
     struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    if (inside) four.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (family == AF_INET6) (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
     const int bound = family == AF_INET6 ? bind(fd, (struct sockaddr *)&six, sizeof six)
@@ -98,9 +99,10 @@ static int listen_at(int family, int port) {
     return -1;
 }
 
-Status wire_listen(int port, int *fd) {
-    *fd = listen_at(AF_INET6, port);
-    if (*fd < 0 && errno != EADDRINUSE) *fd = listen_at(AF_INET, port);
+Status wire_listen(const char *address, int port, int *fd) {
+    const bool inside = strcmp(address, "127.0.0.1") == 0 || strcmp(address, "localhost") == 0;
+    *fd = inside ? -1 : listen_at(AF_INET6, port, false);
+    if (inside || (*fd < 0 && errno != EADDRINUSE)) *fd = listen_at(AF_INET, port, inside);
     if (*fd < 0)
         return status_errno("rank 0 cannot listen at port %d (another one: --rdzv-port)", port);
     return STATUS_OK;

@@ -43,6 +43,15 @@ void comm_close(Comm *c, bool well) {
     mem_free(c);
 }
 
+Status comm_library(char *out, size_t size) {
+#ifdef TTV_HAVE_CUDA
+    return nccl_library(out, size);
+#else
+    if (size > 0) out[0] = '\0';
+    return status_set(STATUS_DEVICE, "this build has no CUDA backend");
+#endif
+}
+
 int comm_ranks(const Comm *c) {
     return c ? peers_count(c->peers) : 1;
 }

@@ -19,6 +19,9 @@ Status comm_open(Device *d, Peers *p, Comm **out);
 /* NULL: nothing. well: no sum is under way. */
 void comm_close(Comm *c, bool well);
 
+/* "NCCL 2.28.9"; STATUS_DEVICE: sums over cards cannot be had here, and why. */
+Status comm_library(char *out, size_t size);
+
 int comm_ranks(const Comm *c); /* NULL: 1 */
 int comm_rank(const Comm *c);  /* NULL: 0 */
 Peers *comm_peers(const Comm *c);

@@ -8,6 +8,7 @@
 
 #include "core/file.h"
 #include "core/json.h"
+#include "kernels/comm.h"
 #include "kernels/device.h"
 #include "tools/cli.h"
 #include "tools/movie.h"
@@ -122,6 +123,14 @@ static void look_at_ffmpeg(Report *r) {
         add(r, "ffmpeg", MISSING, "%s", status_message());
 }
 
+static void look_at_ranks(Report *r) {
+    char text[64];
+    if (comm_library(text, sizeof text) == STATUS_OK)
+        add(r, "ranks", GOOD, "%s joins several cards", text);
+    else
+        add(r, "ranks", MISSING, "on the CPU alone: %s", status_message());
+}
+
 /* ---- telling it ---- */
 
 static void print_text(const Report *r) {
@@ -157,6 +166,7 @@ static int run(Config *config, int argc, char **argv) {
     look_at_processor(&r);
     look_at_device(&r, "memory", "cpu", BAD);
     look_at_device(&r, "card", named ? common.device : "cuda", named ? BAD : MISSING);
+    look_at_ranks(&r);
     look_at_folder(&r);
     look_at_limits(&r);
     look_at_ffmpeg(&r);

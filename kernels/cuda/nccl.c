@@ -75,6 +75,17 @@ static Status check(const Nccl *n, int result, const char *what) {
                       n->api.error_text(result));
 }
 
+/* 2.8.3 is 2803, 2.28.9 is 22809. */
+Status nccl_library(char *out, size_t size) {
+    Api a;
+    int n = 0;
+    TRY(load(&a));
+    if (a.version(&n) != NCCL_SUCCESS) return status_set(STATUS_DEVICE, "NCCL has no version");
+    const int unit = n >= 10000 ? 10000 : 1000;
+    snprintf(out, size, "NCCL %d.%d.%d", n / unit, n % unit / 100, n % 100);
+    return STATUS_OK;
+}
+
 /* ---- joining ---- */
 
 static Status prepare(Nccl *n, int rank, UniqueId *id) {

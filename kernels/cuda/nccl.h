@@ -10,6 +10,7 @@ typedef struct Nccl Nccl;
 /* Loads the library and joins the cards of all ranks. */
 Status nccl_open(Device *d, Peers *p, Nccl **out);
 void nccl_close(Nccl *n, bool well);
+Status nccl_library(char *out, size_t size);
 /* In place, on the device's stream. */
 Status nccl_sum(Nccl *n, void *data, int64_t count);
 Status nccl_broadcast(Nccl *n, void *data, size_t bytes);

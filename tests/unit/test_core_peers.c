@@ -46,10 +46,13 @@ typedef struct Rank {
 
 static atomic_int lost_calls;
 static char lost_message[512];
+static pthread_mutex_t lost_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void on_lost(void *user, const char *message) {
     (void)user;
+    pthread_mutex_lock(&lost_lock);
     snprintf(lost_message, sizeof lost_message, "%s", message);
+    pthread_mutex_unlock(&lost_lock);
     atomic_fetch_add(&lost_calls, 1);
 }
 
