@@ -32,7 +32,7 @@ typedef struct Launch {
     Child *children;
     int ranks, left;
     int signal;      /* that this process got; 0: none */
-    int code;        /* of the first that failed */
+    int code;        /* that tells most: of the first that failed, or was stopped */
     double failed_s; /* when; 0: none has */
     bool terminated, killed;
 } Launch;
@@ -124,11 +124,11 @@ static void send_all(const Launch *l, int number) {
         if (l->children[i].pid > 0) (void)kill(l->children[i].pid, number);
 }
 
-static bool is_stop(int code) {
-    return code == 75 || code == 130 || code == 143;
+/* A rank that stops because another is lost, or was asked to stop, is not the one to tell of. */
+static int weight(int code) {
+    return code == 0 ? 0 : code == 75 ? 1 : code == 130 || code == 143 ? 2 : 3;
 }
 
-/* A rank that stops because another is lost is not the one to blame. */
 static void note_end(Launch *l, int rank, int status) {
     const bool by_signal = WIFSIGNALED(status);
     const int code = by_signal ? 75 : WEXITSTATUS(status);
@@ -139,7 +139,7 @@ static void note_end(Launch *l, int rank, int status) {
     l->left--;
     if (code == 0) return;
     if (l->failed_s == 0) l->failed_s = now_s();
-    if (l->code == 0 || (is_stop(l->code) && !is_stop(code))) l->code = code;
+    if (weight(code) > weight(l->code)) l->code = code;
 }
 
 static void reap(Launch *l) {
@@ -181,8 +181,8 @@ static void wait_all(Launch *l, const sigset_t *wanted) {
 }
 
 static int exit_code(const Launch *l) {
-    if (l->signal == 0 || !(l->code == 0 || is_stop(l->code))) return l->code;
-    if (l->code == 0) return 0; /* it had ended before the signal came through */
+    /* 0: all had ended before the signal came through. */
+    if (l->signal == 0 || l->code == 0 || weight(l->code) > 2) return l->code;
     return l->signal == SIGINT ? 130 : l->signal == SIGTERM ? 143 : 75;
 }
 

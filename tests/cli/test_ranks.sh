@@ -85,6 +85,19 @@ RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 run 75 train "${mine[@]}" --rdzv-timeo
 tells '[rank 1] error: rank 1 did not reach rank 0 within 1 s'
 RANK=0 WORLD_SIZE=2 run 2 train "${mine[@]}" --ranks 3 -o none
 
+# ---- a picture that only one rank meets ends all, told by rank 0, and what was learnt is kept ----
+digits_folder torn 8
+head -c 60 torn/train/5/$(ls torn/train/5 | head -n 1) >cut.png
+mv cut.png torn/train/5/$(ls torn/train/5 | head -n 1)
+run 3 train "${tiny[@]}" --data-dir torn --on-corrupt fail -b 8 --epochs 3 --ranks 2 --save-every 1000 -o torn_run
+tells 'torn/train/5/'
+checks=$((checks + 1))
+step=$(sed -n 's/.*"step": *\([0-9]*\).*/\1/p' torn_run/last.json 2>/dev/null | head -n 1)
+[ "$(grep -c '^train' torn_run/metrics.csv)" = "${step:-0}" ] || fail "saved at step '$step'"
+run 0 train "${tiny[@]}" --data-dir torn --set data.max_corrupt=0.5 -b 8 --epochs 1 --ranks 2 -o torn_run
+run 0 train "${tiny[@]}" --data-dir torn --set data.max_corrupt=0.5 -b 8 --epochs 1 --ranks 4 -o torn_run
+equal 'losses with a stand-in' "$(cut -d, -f4 torn_run-3/metrics.csv | cut -c1-6)" "$(cut -d, -f4 torn_run-2/metrics.csv | cut -c1-6)"
+
 # ---- the environment of torchrun: two processes that somebody else started ----
 RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=39511 \
     "$TTV" train "${mine[@]}" "${drawn[@]}" -o torchrun >other.out 2>other.err &
