@@ -137,7 +137,8 @@ sharded() { # REGEX COMMAND...: with @ for its share
 part_ops() { check ops 90 '^total' sharded ' failed on ' "$build/tests/ops/ops_test" --device "$device" --part @; }
 
 part_gradient() {
-    check gradient 60 ' failures$' limited "$build/tests/ops/ops_gradient" --device "$device" --source "$root"
+    check gradient 90 '^total' sharded ' failures$|^ok ' "$build/tests/ops/ops_gradient" --device "$device" \
+        --source "$root" --part @
 }
 
 golden() { # NAME PRECISION FILE...

@@ -310,40 +310,67 @@ static int check_complete(const char *source) {
     return failures + (seen < 20);
 }
 
-int main(int argc, char **argv) {
-    const char *spec = "cpu", *source = TTV_SOURCE_DIR, *filter = "";
+typedef struct Options {
+    const char *device, *source, *filter;
+    int part, parts;
+} Options;
+
+static bool take_options(Options *o, int argc, char **argv) {
+    *o = (Options){"cpu", TTV_SOURCE_DIR, "", 0, 1};
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--device") == 0 && i + 1 < argc)
-            spec = argv[++i];
+            o->device = argv[++i];
         else if (strcmp(argv[i], "--source") == 0 && i + 1 < argc)
-            source = argv[++i];
-        else
-            filter = argv[i];
+            o->source = argv[++i];
+        else if (strcmp(argv[i], "--part") != 0)
+            o->filter = argv[i];
+        else if (++i == argc || sscanf(argv[i], "%d/%d", &o->part, &o->parts) != 2 || o->part < 0 ||
+                 o->part >= o->parts)
+            return false;
     }
+    return true;
+}
+
+static int check_case(Device *d, Tape *t, const GradientCase *c) {
+    Harness h;
+    double worst = 0, worst_bf16 = 0;
+    setup(&h, d, t, c);
+    const int failed = check_differences(&h, 1, &worst) + check_differences(&h, 2, &worst) +
+                       check_single(&h) + check_bf16(&h, &worst_bf16);
+    printf("%s %-14s %-12s %.1e  bf16 %.1e\n", failed ? "FAIL" : "PASS", c->op, c->variant, worst,
+           worst_bf16);
+    (void)fflush(stdout); /* what a time limit cuts off is known up to there */
+    teardown(&h);
+    return failed;
+}
+
+/* ops_gradient [--device D] [--source FOLDER] [--part K/N] [TEXT]: cases whose op has TEXT in its
+ * name; of those the K-th (from 0) of N parts. */
+int main(int argc, char **argv) {
+    Options o;
     Device *d;
     Tape *t;
-    if (device_open(spec, &d) == STATUS_DEVICE) {
+    if (!take_options(&o, argc, argv)) {
+        fprintf(stderr, "--part K/N: K from 0 to N - 1\n");
+        return 2;
+    }
+    if (device_open(o.device, &d) == STATUS_DEVICE) {
         printf("skipped: %s\n", status_message());
         return 77;
     }
     must(tape_new(d, &t));
-    int failures =
-        check_complete(source) + check_cast(d) + check_detach(d) + check_patchify_refuses(d);
+    int failures = 0, cases = 0;
+    if (o.part == 0)
+        failures =
+            check_complete(o.source) + check_cast(d) + check_detach(d) + check_patchify_refuses(d);
     const GradientCase *c;
     for (int i = 0; (c = gradient_case(i)) != NULL; i++) {
-        if (!strstr(c->op, filter)) continue;
-        Harness h;
-        double worst = 0, worst_bf16 = 0;
-        setup(&h, d, t, c);
-        int failed = check_differences(&h, 1, &worst) + check_differences(&h, 2, &worst) +
-                     check_single(&h) + check_bf16(&h, &worst_bf16);
-        printf("%s %-14s %-12s %.1e  bf16 %.1e\n", failed ? "FAIL" : "ok  ", c->op, c->variant,
-               worst, worst_bf16);
-        failures += failed;
-        teardown(&h);
+        if (!strstr(c->op, o.filter) || i % o.parts != o.part) continue;
+        failures += check_case(d, t, c);
+        cases++;
     }
     tape_free(t);
     device_close(d);
-    printf("%d failures\n", failures);
+    printf("%d cases, %d failures\n", cases, failures);
     return failures ? 1 : 0;
 }
