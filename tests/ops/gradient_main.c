@@ -1,5 +1,6 @@
-/* ops_gradient [--device SPEC] [--source DIR] [FILTER]: exit 1 when any gradient is wrong, 77
- * without the device. --source: the source folder, when it has moved since the build.
+/* ops_gradient [--device SPEC] [--source DIR] [--part K/N] [FILTER]: exit 1 when any gradient is
+ * wrong, 77 without the device. --source: the source folder, when it has moved since the build.
+ * --part: of the cases whose op has FILTER in its name the K-th (from 0) of N parts.
  */
 #include <math.h>
 #include <stdio.h>
@@ -344,8 +345,6 @@ static int check_case(Device *d, Tape *t, const GradientCase *c) {
     return failed;
 }
 
-/* ops_gradient [--device D] [--source FOLDER] [--part K/N] [TEXT]: cases whose op has TEXT in its
- * name; of those the K-th (from 0) of N parts. */
 int main(int argc, char **argv) {
     Options o;
     Device *d;
