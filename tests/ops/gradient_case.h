@@ -4,26 +4,16 @@
 
 #include "gradient.h"
 
-#define ACT(scale_, ...)                                                                           \
+/* An input of that kind, N(0, scale^2), and its shape. */
+#define INPUT(kind_, scale_, ...)                                                                  \
     {                                                                                              \
-        .kind = INPUT_ACT, .scale = scale_, .shape = {__VA_ARGS__},                                \
+        .kind = kind_, .scale = scale_, .shape = {__VA_ARGS__},                                    \
         .rank = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)                                 \
     }
-#define WEIGHT(scale_, ...)                                                                        \
-    {                                                                                              \
-        .kind = INPUT_WEIGHT, .scale = scale_, .shape = {__VA_ARGS__},                             \
-        .rank = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)                                 \
-    }
-#define PLAIN(scale_, ...)                                                                         \
-    {                                                                                              \
-        .kind = INPUT_F32, .scale = scale_, .shape = {__VA_ARGS__},                                \
-        .rank = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)                                 \
-    }
-#define FIXED(scale_, ...)                                                                         \
-    {                                                                                              \
-        .kind = INPUT_FIXED, .scale = scale_, .shape = {__VA_ARGS__},                              \
-        .rank = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)                                 \
-    }
+#define ACT(scale_, ...)    INPUT(INPUT_ACT, scale_, __VA_ARGS__)
+#define WEIGHT(scale_, ...) INPUT(INPUT_WEIGHT, scale_, __VA_ARGS__)
+#define PLAIN(scale_, ...)  INPUT(INPUT_F32, scale_, __VA_ARGS__)
+#define FIXED(scale_, ...)  INPUT(INPUT_FIXED, scale_, __VA_ARGS__)
 
 #define CASE(op_, variant_, build_, ...)                                                           \
     { .op = op_, .variant = variant_, .build = build_, .in = __VA_ARGS__ }
