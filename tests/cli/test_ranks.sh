@@ -17,6 +17,7 @@ same_file() { # WHAT A B
     cmp -s "$2" "$3" || fail "$1: $2 and $3 differ"
 }
 
+PORT=$((20000 + RANDOM % 20000)) # nobody else is likely to have it
 mine=("${tiny[@]}" --data-dir "$DIGITS" --set data.train_limit=330 --set data.val_limit=101 --epochs 2
     --batch-size 24 --grad-accum-steps 2)
 drawn=(--drop-path 0.2 --reprob 0.3 --mixup 0.8 --cutmix 1 --model-ema --val-interval 1)
@@ -79,9 +80,9 @@ run 2 classify --checkpoint of1 --device cuda:0,1 "$DIGITS"
 tells "is for several ranks: name one card"
 checks=$((checks + 1))
 [ ! -e none ] || fail 'a run that could not begin left a folder'
-RANK=0 WORLD_SIZE=2 MASTER_PORT=1 run 75 train "${mine[@]}" --rdzv-timeout 1 --rdzv-port 39417 -o none
+RANK=0 WORLD_SIZE=2 MASTER_PORT=1 run 75 train "${mine[@]}" --rdzv-timeout 1 --rdzv-port $PORT -o none
 tells 'after 1 s these of 2 ranks had not come: 1'
-RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 run 75 train "${mine[@]}" --rdzv-timeout 1 --rdzv-port 39417 -o none
+RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 run 75 train "${mine[@]}" --rdzv-timeout 1 --rdzv-port $PORT -o none
 tells '[rank 1] error: rank 1 did not reach rank 0 within 1 s'
 RANK=0 WORLD_SIZE=2 run 2 train "${mine[@]}" --ranks 3 -o none
 
@@ -99,16 +100,36 @@ run 0 train "${tiny[@]}" --data-dir torn --set data.max_corrupt=0.5 -b 8 --epoch
 equal 'losses with a stand-in' "$(cut -d, -f4 torn_run-3/metrics.csv | cut -c1-6)" "$(cut -d, -f4 torn_run-2/metrics.csv | cut -c1-6)"
 
 # ---- the environment of torchrun: two processes that somebody else started ----
-RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=39511 \
+RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=$((PORT + 10)) \
     "$TTV" train "${mine[@]}" "${drawn[@]}" -o torchrun >other.out 2>other.err &
 pid=$!
-RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=39511 \
+RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=$((PORT + 10)) \
     run 0 train "${mine[@]}" "${drawn[@]}" -o torchrun
 wait $pid
 equal 'exit code of rank 1' $? 0
 same_file 'started by another launcher' of2/last.safetensors torchrun/last.safetensors
 checks=$((checks + 1))
 [ ! -s other.out ] && [ ! -s other.err ] || fail "rank 1 spoke: $(cat other.out other.err)"
+
+# Slurm and Open MPI call them otherwise; a batch script of Slurm is one process
+slurm=(SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST=localhost SLURM_JOB_ID=5 MASTER_PORT=$((PORT + 20)))
+mpi=(OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2 MASTER_PORT=$((PORT + 30)))
+scored() { # VARIABLES... : runs the evaluation of one rank in them
+    env "$@" "$TTV" eval --checkpoint of1 -b 7 --json 2>err
+}
+for way in slurm mpi; do
+    declare -n variables=$way
+    names='SLURM_PROCID SLURM_LOCALID'
+    [ $way = slurm ] || names='OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_LOCAL_RANK'
+    scored "${variables[@]}" $(printf '%s=1 ' $names) >other.out &
+    pid=$!
+    scored "${variables[@]}" $(printf '%s=0 ' $names) >out
+    wait $pid
+    equal "exit code of rank 1 ($way)" $? 0
+    sed 's/"seconds.*"precision"/"precision"/' out >score
+    same_file "scores ($way)" score1 score
+done
+SLURM_PROCID=0 SLURM_NTASKS=4 run 0 eval --checkpoint of1 -b 7
 
 # ---- losses and stops ----
 started() { # FOLDER: waits for its first rows

@@ -6,6 +6,7 @@
 #   golden     golden vectors on the card: fp32, tf32, bf16
 #   graphs     recorded steps change no bit; memory plans
 #   memory     the largest batch that the plan names runs, the next power of two is refused
+#   ranks      two cards train and score as one (ranks.sh); skipped where there is one, or no NCCL
 #   model      whole models, card against CPU; same bits twice; resume (model_parity.c)
 #   memcheck   compute-sanitizer over the op table
 #   racecheck  likewise, each case once with all gradients written, until the time is up
@@ -32,7 +33,7 @@ export LC_ALL=C OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 
-parts=memcheck,racecheck,model,ops,golden,gradient,graphs,memory,bench
+parts=memcheck,racecheck,model,ops,golden,gradient,graphs,memory,ranks,bench
 only=$parts
 device=cuda
 batch=256
@@ -169,6 +170,14 @@ part_memory() {
         return
     fi
     alone check memory 30 'as planned|^FAIL|not' limited "$here/plan_largest.sh" --device "$device" "$build"
+}
+
+part_ranks() {
+    if [ "$device" = cpu ]; then
+        record ranks skip 0 "two cards are needed"
+        return
+    fi
+    alone check ranks 90 ' checks, |^SKIP|^FAIL' limited "$here/ranks.sh" "$build"
 }
 
 models_of_parity="base small tiny wide even odd"
