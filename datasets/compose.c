@@ -26,6 +26,16 @@ Status canvas_new(int64_t width, int64_t height, Color color, Image *out) {
     return STATUS_OK;
 }
 
+Status picture_blocks(const uint8_t *pixels, int64_t side, int64_t least, Image *out) {
+    const int64_t scale = (least + side - 1) / side, shown = side * scale;
+    TRY(canvas_new(shown, shown, (Color){0, 0, 0}, out));
+    for (int64_t i = 0; i < shown * shown; i++) {
+        const int64_t y = i / shown / scale, x = i % shown / scale;
+        memcpy(out->pixels + i * 3, pixels + (y * side + x) * 3, 3);
+    }
+    return STATUS_OK;
+}
+
 void canvas_paste(Image *canvas, const Image *picture, int64_t x, int64_t y) {
     int64_t left = x < 0 ? -x : 0, right = picture->width;
     if (right > canvas->width - x) right = canvas->width - x;

@@ -12,6 +12,8 @@ typedef struct Color {
 Status canvas_new(int64_t width, int64_t height, Color color, Image *out);
 /* What lies outside the canvas is cut off. */
 void canvas_paste(Image *canvas, const Image *picture, int64_t x, int64_t y);
+/* A square picture of `side` pixels, each a block of pixels as large as it takes for `least`. */
+Status picture_blocks(const uint8_t *pixels, int64_t side, int64_t least, Image *out);
 /* One line of text with its upper left corner at (x, y), dots of `scale` pixels (datasets/font.h).
  */
 void canvas_text(Image *canvas, int64_t x, int64_t y, int scale, Color color, const char *text);

@@ -21,15 +21,7 @@ typedef struct Preview {
 
 /* Small pictures are shown in blocks of pixels. */
 static Status keep_cell(Preview *p, int cell) {
-    const int64_t side = p->preprocess.image_size, scale = (LEAST_SIDE + side - 1) / side;
-    const int64_t shown = side * scale;
-    Image *image = &p->cells[cell];
-    TRY(canvas_new(shown, shown, (Color){0, 0, 0}, image));
-    for (int64_t i = 0; i < shown * shown; i++) {
-        const int64_t y = i / shown / scale, x = i % shown / scale;
-        memcpy(image->pixels + i * 3, p->pixels + (y * side + x) * 3, 3);
-    }
-    return STATUS_OK;
+    return picture_blocks(p->pixels, p->preprocess.image_size, LEAST_SIDE, &p->cells[cell]);
 }
 
 static Status fill_row(Preview *p, int row, int64_t sample, const Image *image) {

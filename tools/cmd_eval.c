@@ -11,6 +11,7 @@
 #include "tools/ranks.h"
 #include "tools/results_csv.h"
 #include "tools/train_task.h"
+#include "tools/worst.h"
 
 /* Their square is counted unasked. */
 enum { COUNTED_CLASSES = 2048 };
@@ -19,6 +20,7 @@ enum { COUNTED_CLASSES = 2048 };
 static struct EvalOptions {
     char checkpoint[CONFIG_TEXT];
     char results_file[CONFIG_TEXT], per_class[CONFIG_TEXT], confusion[CONFIG_TEXT];
+    char worst[CONFIG_TEXT];
     int weights; /* WeightsChoice */
     int tta;     /* Tta */
 } eval;
@@ -34,6 +36,8 @@ static const Option eval_options[] = {
      "per-class", "CSV with a row for every class: accuracy, precision, what it is taken for"},
     {"confusion", OPTION_STRING, offsetof(struct EvalOptions, confusion), "", 0, 0, NULL,
      "confusion", "PNG of which class is taken for which"},
+    {"worst", OPTION_STRING, offsetof(struct EvalOptions, worst), "", 0, 0, NULL, "worst",
+     "PNG of the pictures that the model is most wrong about, as it sees them (48 at most)"},
     {"tta", OPTION_CHOICE, offsetof(struct EvalOptions, tta), "none", 0, 0, TTA_CHOICES, "tta",
      "average the scores of several views of each picture: flip: it and its mirror image; shift: "
      "both, also moved by one pixel in all directions (18 views)"},
@@ -62,6 +66,7 @@ typedef struct Eval {
     float *logits;
     ResultsCsv *results;
     Confusion confusion;
+    Worst worst;
     Score score;
     int64_t corrupt;
     double seconds;
@@ -104,6 +109,7 @@ static Status open_all(Eval *e, Config *config) {
 static void write_rows(void *user, const HostBatch *b, const float *logits) {
     Eval *e = user;
     confusion_add(&e->confusion, b, logits);
+    if (*eval.worst) worst_add(&e->worst, b, logits, e->model.config.classes);
     if (e->results) results_csv_batch(e->results, e->data, &e->classes, b, logits);
 }
 
@@ -133,6 +139,8 @@ static Status score(Eval *e) {
     if (!output_is_mine()) return STATUS_OK;
     if (*eval.per_class) TRY(confusion_write_csv(&e->confusion, &e->classes, eval.per_class));
     if (*eval.confusion) TRY(confusion_write_png(&e->confusion, &e->classes, eval.confusion));
+    if (*eval.worst)
+        TRY(worst_write_png(&e->worst, e->data, &e->classes, &e->model.preprocess, eval.worst));
     if (!e->results) return STATUS_OK;
     ResultsCsv *results = e->results;
     e->results = NULL;

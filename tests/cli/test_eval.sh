@@ -184,5 +184,8 @@ fi
 run 4 eval runs/a -q --per-class missing/x.csv
 tells 'missing/x.csv'
 run 4 eval runs/a -q --confusion missing/x.png
+run 0 eval runs/a -q --worst worst.png
+equal 'a sheet' "$(head -c 4 worst.png | tail -c 3)" PNG
+run 4 eval runs/a -q --worst missing/x.png
 
 finish

@@ -126,8 +126,13 @@ static void test_classify(void **state) {
 
 static void test_eval(void **state) {
     (void)state;
+    char sheet[256];
     FAIL_EACH("eval", "--checkpoint", weights, "--data-dir", root, "--workers", "1", "--batch-size",
               "2", "--json", "--threads", "1");
+    snprintf(sheet, sizeof sheet, "%s/worst.png", folder);
+    FAIL_EACH("eval", "--checkpoint", weights, "--data-dir", root, "--workers", "1", "--threads",
+              "1", "--worst", sheet);
+    (void)remove(sheet);
 }
 
 static void test_inspect(void **state) {

@@ -20,6 +20,7 @@
 #include "tools/run_metrics.h"
 #include "tools/sections.h"
 #include "tools/trainer.h"
+#include "tools/worst.h"
 
 /* ---- option tables ---- */
 
@@ -290,6 +291,49 @@ static void test_memory_plan(void **state) {
     assert_true(largest[1] > largest[0]);
 }
 
+/* The worst of 200 samples, of which every fifth is left out, in batches of 7: in one list as by
+ * sorting all. */
+static void test_worst(void **state) {
+    (void)state;
+    enum { SAMPLES = 200, CLASSES = 5, BATCH = 7 };
+    static float logits[SAMPLES * CLASSES];
+    static int64_t labels[SAMPLES], samples[SAMPLES];
+    static uint8_t valid[SAMPLES];
+    Rng rng = rng_stream(1, RNG_SHUFFLE, 0, 0);
+    Worst w = {.count = 0};
+    for (int i = 0; i < SAMPLES * CLASSES; i++) logits[i] = (float)rng_below(&rng, 9);
+    for (int i = 0; i < SAMPLES; i++) {
+        samples[i] = 1000 + i;
+        labels[i] = (int64_t)rng_below(&rng, CLASSES);
+        valid[i] = i % 5 != 0;
+    }
+    for (int i = 0; i < SAMPLES; i += BATCH) {
+        const HostBatch b = {.labels = labels + i,
+                             .samples = samples + i,
+                             .valid = valid + i,
+                             .count = SAMPLES - i < BATCH ? SAMPLES - i : BATCH};
+        worst_add(&w, &b, logits + i * CLASSES, CLASSES);
+    }
+    assert_int_equal(w.count, WORST_SHOWN);
+    for (int k = 0; k < w.count; k++) {
+        const int64_t i = w.items[k].sample - 1000;
+        const double loss = loss_row(logits + i * CLASSES, CLASSES, labels[i]);
+        assert_true(valid[i] && w.items[k].loss == loss);
+        assert_int_equal(w.items[k].label, labels[i]);
+        assert_int_equal(label_rank(logits + i * CLASSES, CLASSES, w.items[k].prediction), 0);
+        assert_int_not_equal(w.items[k].prediction, labels[i]);
+        assert_true(w.items[k].probability > 1.0 / CLASSES && w.items[k].probability < 1);
+        int before = 0; /* wrong ones that are worse, or as bad and earlier */
+        for (int j = 0; j < SAMPLES; j++) {
+            const float *row = logits + j * CLASSES;
+            const double other = loss_row(row, CLASSES, labels[j]);
+            if (!valid[j] || label_rank(row, CLASSES, labels[j]) == 0) continue;
+            before += other > loss || (other == loss && j < i);
+        }
+        assert_int_equal(before, k);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_flags_are_unique),
@@ -302,6 +346,7 @@ int main(void) {
         cmocka_unit_test(test_score_counts_valid_rows_only),
         cmocka_unit_test(test_tta_views),
         cmocka_unit_test(test_metrics_trim),
+        cmocka_unit_test(test_worst),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
