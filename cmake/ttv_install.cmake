@@ -38,3 +38,17 @@ endif()
 string(APPEND TTV_PC_PRIVATE " -lgomp -lm -lpthread")
 configure_file(${CMAKE_SOURCE_DIR}/cmake/ttv.pc.in ${CMAKE_BINARY_DIR}/ttv.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/ttv.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# find_package(ttv) of CMake projects
+include(CMakePackageConfigHelpers)
+set(TTV_PC_FOLDER ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+set(TTV_CONFIG_FOLDER ${CMAKE_INSTALL_LIBDIR}/cmake/ttv)
+if(NOT DEFINED BUILD_SHARED_LIBS)
+  set(BUILD_SHARED_LIBS OFF)
+endif()
+configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/ttvConfig.cmake.in ${CMAKE_BINARY_DIR}/ttvConfig.cmake
+                              INSTALL_DESTINATION ${TTV_CONFIG_FOLDER} PATH_VARS TTV_PC_FOLDER)
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/ttvConfigVersion.cmake VERSION ${PROJECT_VERSION}
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/ttvConfig.cmake ${CMAKE_BINARY_DIR}/ttvConfigVersion.cmake
+        DESTINATION ${TTV_CONFIG_FOLDER})
