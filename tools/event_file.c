@@ -1,7 +1,10 @@
 #include "tools/event_file.h"
 
+#include <dirent.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -121,23 +124,32 @@ Status event_file_flush(EventFile *e, int64_t step) {
 
 /* ---- files ---- */
 
-/* Readers order the files of a folder by name: the time stands first. */
+#define PREFIX "events.out.tfevents."
+
+/* Readers order the files of a folder by name, in which the second stands first: one that no file
+ * has yet, so that two short runs in a row stay in their order. */
+static long long next_second(const char *folder) {
+    long long second = (long long)time(NULL);
+    DIR *dir = opendir(folder);
+    for (const struct dirent *entry; dir && (entry = readdir(dir));) {
+        if (strncmp(entry->d_name, PREFIX, strlen(PREFIX)) != 0) continue;
+        const long long taken = strtoll(entry->d_name + strlen(PREFIX), NULL, 10);
+        if (taken >= second && taken < LLONG_MAX) second = taken + 1;
+    }
+    if (dir) (void)closedir(dir);
+    return second;
+}
+
 static Status open_file(const char *folder, EventFile *e) {
     char host[64] = "host", name[NAME_ROOM];
     (void)gethostname(host, sizeof host - 1);
     for (char *c = host; *c; c++)
         if (*c == '/') *c = '_';
-    for (int i = 0; i < 1000; i++) {
-        snprintf(name, sizeof name, "events.out.tfevents.%010lld.%s.%ld.%d", (long long)time(NULL),
-                 host, (long)getpid(), i);
-        TRY(path_join(&e->path, folder, name));
-        e->file = fopen(e->path, "wxe");
-        if (e->file) return STATUS_OK;
-        if (!file_exists(e->path)) return status_errno("%s", e->path);
-        mem_free(e->path);
-        e->path = NULL;
-    }
-    return status_set(STATUS_IO, "%s: every name of an event file is taken", folder);
+    snprintf(name, sizeof name, PREFIX "%010lld.%s.%ld.0", next_second(folder), host,
+             (long)getpid());
+    TRY(path_join(&e->path, folder, name));
+    e->file = fopen(e->path, "wxe");
+    return e->file ? STATUS_OK : status_errno("%s", e->path);
 }
 
 static Status begin(EventFile *e, int64_t first_step) {

@@ -96,6 +96,7 @@ run 0 train --resume runs/one
 same runs/one boards/one
 checks=$((checks + 1))
 grep -q '^train/loss 30 ' events.txt || fail 'the run did not end'
+equal 'a second of its own for each file' "$(ls boards/one | cut -d. -f4 | sort -u | wc -l)" 3
 checks=$((checks + 1))
 [ "$(ls boards/one | wc -l)" = 3 ] || fail 'a resumed run has no event file of its own'
 run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 1 -o runs/one --tensorboard boards
