@@ -107,11 +107,10 @@ static Status gather(const PathOptions *o, const Camera *inputs, int64_t count, 
     double reach = 0;
     for (int i = 0; i < 3; i++) reach = fmax(reach, fabs(g->centre[i]));
     if (!(g->spread > 1e-9 * reach))
-        return status_set(
-            STATUS_DATA,
-            "the %lld input cameras stand at one place: a %s around what they see has "
-            "no size",
-            (long long)count, o->kind == PATH_SPIRAL ? "spiral" : "orbit");
+        return status_set(STATUS_DATA,
+                          "the %lld input cameras stand at one place: %s around what they see has "
+                          "no size",
+                          (long long)count, o->kind == PATH_SPIRAL ? "a spiral" : "an orbit");
     find_focus(g, o->kind == PATH_SPIRAL ? 2 * o->size * g->spread : 0);
     return STATUS_OK;
 }
