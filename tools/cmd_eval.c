@@ -9,6 +9,7 @@
 #include "tools/cli.h"
 #include "tools/confusion.h"
 #include "tools/ranks.h"
+#include "tools/real_labels.h"
 #include "tools/results_csv.h"
 #include "tools/train_task.h"
 #include "tools/worst.h"
@@ -20,7 +21,7 @@ enum { COUNTED_CLASSES = 2048 };
 static struct EvalOptions {
     char checkpoint[CONFIG_TEXT];
     char results_file[CONFIG_TEXT], per_class[CONFIG_TEXT], confusion[CONFIG_TEXT];
-    char worst[CONFIG_TEXT];
+    char worst[CONFIG_TEXT], real_labels[CONFIG_TEXT];
     int weights; /* WeightsChoice */
     int tta;     /* Tta */
 } eval;
@@ -36,6 +37,8 @@ static const Option eval_options[] = {
      "per-class", "CSV with a row for every class: accuracy, precision, what it is taken for"},
     {"confusion", OPTION_STRING, offsetof(struct EvalOptions, confusion), "", 0, 0, NULL,
      "confusion", "PNG of which class is taken for which"},
+    {"real_labels", OPTION_STRING, offsetof(struct EvalOptions, real_labels), "", 0, 0, NULL,
+     "real-labels", "JSON of reassessed labels (ReaL): top-1 by those, too"},
     {"worst", OPTION_STRING, offsetof(struct EvalOptions, worst), "", 0, 0, NULL, "worst",
      "PNG of the pictures that the model is most wrong about, as it sees them (48 at most)"},
     {"tta", OPTION_CHOICE, offsetof(struct EvalOptions, tta), "none", 0, 0, TTA_CHOICES, "tta",
@@ -67,6 +70,7 @@ typedef struct Eval {
     ResultsCsv *results;
     Confusion confusion;
     Worst worst;
+    RealLabels real;
     Score score;
     int64_t corrupt;
     double seconds;
@@ -100,6 +104,10 @@ static Status open_all(Eval *e, Config *config) {
     TRY(mem_alloc(&block, settings.loader.batch_size * e->model.config.classes, sizeof(float),
                   "logits"));
     e->logits = block;
+    if (*eval.real_labels) {
+        TRY(real_labels_open(&e->real, eval.real_labels, e->model.config.classes));
+        TRY(real_labels_fit(&e->real, e->data));
+    }
     if (*eval.per_class || *eval.confusion || e->model.config.classes <= COUNTED_CLASSES)
         TRY(confusion_init(&e->confusion, e->model.config.classes));
     if (!*eval.results_file || !output_is_mine()) return STATUS_OK;
@@ -110,6 +118,7 @@ static void write_rows(void *user, const HostBatch *b, const float *logits) {
     Eval *e = user;
     confusion_add(&e->confusion, b, logits);
     if (*eval.worst) worst_add(&e->worst, b, logits, e->model.config.classes);
+    if (*eval.real_labels) real_labels_add(&e->real, e->data, b, logits, e->model.config.classes);
     if (e->results) results_csv_batch(e->results, e->data, &e->classes, b, logits);
 }
 
@@ -164,6 +173,10 @@ static Status print_json(const Eval *e, const char *preprocessing) {
     json_pair_number(&w, "top5", 100 * (double)s->top5 / n);
     json_pair_number(&w, "loss", s->loss_sum / n);
     json_pair_number(&w, "balanced_top1", 100 * confusion_balanced(&e->confusion));
+    if (*eval.real_labels) {
+        json_pair_number(&w, "real_top1", 100 * (double)e->real.right / (double)e->real.scored);
+        json_pair_int(&w, "real_scored", e->real.scored);
+    }
     json_pair_int(&w, "images", dataset_count(e->data));
     json_pair_int(&w, "scored", s->scored);
     json_pair_int(&w, "top1_count", s->top1);
@@ -193,6 +206,10 @@ static Status print_result(const Eval *e, const char *preprocessing) {
                100 * (double)s->top1 / n, (long long)s->top1, (long long)s->scored,
                100 * (double)s->top5 / n, s->loss_sum / n, (long long)s->left_out, n / e->seconds,
                views);
+    if (*eval.real_labels)
+        out_printf("by reassessed labels: top-1 %.3f %% (%lld/%lld)\n",
+                   100 * (double)e->real.right / (double)e->real.scored, (long long)e->real.right,
+                   (long long)e->real.scored);
     return STATUS_OK;
 }
 
@@ -200,6 +217,7 @@ static void eval_free(Eval *e) {
     results_csv_abort(e->results);
     mem_free(e->logits);
     confusion_free(&e->confusion);
+    real_labels_free(&e->real);
     predictor_close(&e->predictor);
     if (e->loader) loader_close(e->loader);
     if (e->data) dataset_close(e->data);

@@ -184,6 +184,37 @@ fi
 run 4 eval runs/a -q --per-class missing/x.csv
 tells 'missing/x.csv'
 run 4 eval runs/a -q --confusion missing/x.png
+# ---- reassessed labels: against the rows of --results-file ----
+run 0 eval runs/a -q --results-file rows.csv
+if command -v python3 >/dev/null; then
+    python3 - <<'PY' >want
+import csv, json, re
+rows = [(int(re.search(r"(\d+)\.png$", r["path"]).group(1)), int(r["prediction"])) for r in csv.DictReader(open("rows.csv"))]
+labels = [[] for i in range(max(n for n, p in rows))]
+for i in range(len(labels)): labels[i] = [[], [i % 10], [i % 10, (i + 3) % 10, 7]][i % 3]
+json.dump(labels, open("real.json", "w"))
+json.dump(labels[:-1], open("short.json", "w"))
+json.dump(labels + [[10]], open("high.json", "w"))
+scored = [(n, p) for n, p in rows if labels[n - 1]]
+print(len(scored), "%.6f" % (100 * sum(p in labels[n - 1] for n, p in scored) / len(scored)))
+PY
+    run 0 eval runs/a -q --real-labels real.json --json
+    equal 'reassessed labels' "$(json_get out '"%d %.6f" % (d["real_scored"], d["real_top1"])')" "$(cat want)"
+    run 0 eval runs/a -q --real-labels real.json
+    says 'by reassessed labels: top-1'
+    run 3 eval runs/a -q --real-labels short.json
+    tells 'expected a name that ends in a number from 1 to'
+    run 3 eval runs/a -q --real-labels high.json
+    tells 'expected class indices from 0 to 9'
+else
+    skip 'reassessed labels: no python3'
+fi
+for bad in '{}' '[]' '[[1], 2]' '[["1"]]' '[[1.5]]' '[[1]'; do
+    printf '%s' "$bad" >bad.json
+    run 3 eval runs/a -q --real-labels bad.json
+done
+run 4 eval runs/a -q --real-labels none.json
+
 run 0 eval runs/a -q --worst worst.png
 equal 'a sheet' "$(head -c 4 worst.png | tail -c 3)" PNG
 run 4 eval runs/a -q --worst missing/x.png
