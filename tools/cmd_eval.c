@@ -24,6 +24,7 @@ static struct EvalOptions {
     char worst[CONFIG_TEXT], real_labels[CONFIG_TEXT];
     int weights; /* WeightsChoice */
     int tta;     /* Tta */
+    int classes; /* 1: those present */
 } eval;
 
 static const Option eval_options[] = {
@@ -41,6 +42,10 @@ static const Option eval_options[] = {
      "real-labels", "JSON of reassessed labels (ReaL): top-1 by those, too"},
     {"worst", OPTION_STRING, offsetof(struct EvalOptions, worst), "", 0, 0, NULL, "worst",
      "PNG of the pictures that the model is most wrong about, as it sees them (48 at most)"},
+    {"classes", OPTION_CHOICE, offsetof(struct EvalOptions, classes), "all", 0, 0, "all|present",
+     "classes",
+     "present: only classes that the split has images of can be predicted (sets of some "
+     "of ImageNet's classes)"},
     {"tta", OPTION_CHOICE, offsetof(struct EvalOptions, tta), "none", 0, 0, TTA_CHOICES, "tta",
      "average the scores of several views of each picture: flip: it and its mirror image; shift: "
      "both, also moved by one pixel in all directions (18 views)"},
@@ -71,6 +76,7 @@ typedef struct Eval {
     Confusion confusion;
     Worst worst;
     RealLabels real;
+    uint8_t *barred; /* classes without an image; NULL: all can be predicted */
     Score score;
     int64_t corrupt;
     double seconds;
@@ -93,6 +99,14 @@ static Status take_data_of_run(Config *config) {
     return s;
 }
 
+static Status bar_absent(Eval *e) {
+    TRY(mem_alloc((void **)&e->barred, e->model.config.classes, 1, "classes without images"));
+    memset(e->barred, 1, (size_t)e->model.config.classes);
+    for (int64_t i = 0; i < dataset_count(e->data); i++) e->barred[dataset_label(e->data, i)] = 0;
+    e->predictor.barred = e->barred;
+    return STATUS_OK;
+}
+
 static Status open_all(Eval *e, Config *config) {
     TRY(take_data_of_run(config));
     TRY(model_open(&e->model, eval.checkpoint, (WeightsChoice)eval.weights, config));
@@ -100,6 +114,7 @@ static Status open_all(Eval *e, Config *config) {
     TRY(eval_loader_open(e->data, &e->model.preprocess, settings.loader.batch_size, &e->loader));
     TRY(predictor_open(&e->predictor, &e->model, settings.loader.batch_size));
     if (eval.tta != TTA_NONE) TRY(predictor_average(&e->predictor, (Tta)eval.tta));
+    if (eval.classes == 1) TRY(bar_absent(e));
     void *block;
     TRY(mem_alloc(&block, settings.loader.batch_size * e->model.config.classes, sizeof(float),
                   "logits"));
@@ -187,6 +202,7 @@ static Status print_json(const Eval *e, const char *preprocessing) {
     json_pair_number(&w, "images_per_s", n / e->seconds);
     json_pair_int(&w, "ranks", ranks_count());
     json_pair_string(&w, "precision", dtype_name(e->model.act));
+    json_pair_string(&w, "classes", e->barred ? "present" : "all");
     json_pair_string(&w, "tta", tta_name((Tta)eval.tta));
     json_pair_int(&w, "views", tta_views((Tta)eval.tta));
     json_pair_string(&w, "preprocess", preprocessing);
@@ -216,6 +232,7 @@ static Status print_result(const Eval *e, const char *preprocessing) {
 static void eval_free(Eval *e) {
     results_csv_abort(e->results);
     mem_free(e->logits);
+    mem_free(e->barred);
     confusion_free(&e->confusion);
     real_labels_free(&e->real);
     predictor_close(&e->predictor);

@@ -102,9 +102,16 @@ static Status average_views(Predictor *p, const uint8_t *pixels, int64_t count, 
     return STATUS_OK;
 }
 
+static void bar_classes(const Predictor *p, int64_t count, float *logits) {
+    const int64_t classes = p->model->config.classes;
+    for (int64_t i = 0; i < count * classes; i++)
+        if (p->barred[i % classes]) logits[i] = -INFINITY;
+}
+
 Status predict(Predictor *p, const uint8_t *pixels, int64_t count, float *logits) {
     Status s = forward(p, pixels, count, logits);
     if (s == STATUS_OK && p->tta != TTA_NONE) s = average_views(p, pixels, count, logits);
+    if (s == STATUS_OK && p->barred) bar_classes(p, count, logits);
     if (s != STATUS_MEMORY) return s;
     return status_context(s, "a batch of %lld images does not fit, try a smaller --batch-size",
                           (long long)count);

@@ -22,7 +22,8 @@ typedef struct Predictor {
     Tta tta;
     uint8_t *view; /* one view of the batch and its scores, on the host */
     float *view_scores;
-    double *sums; /* over the views */
+    double *sums;          /* over the views */
+    const uint8_t *barred; /* [classes], borrowed: their scores become -infinity; NULL: none */
 } Predictor;
 
 /* `batch`: the largest count that predict() will get. The model must outlive the predictor. */

@@ -184,6 +184,30 @@ fi
 run 4 eval runs/a -q --per-class missing/x.csv
 tells 'missing/x.csv'
 run 4 eval runs/a -q --confusion missing/x.png
+# ---- a set of some classes: the best of those, by the scores that classify gives ----
+digits_folder whole 12
+mkdir -p some/val && cp -r whole/val/2 whole/val/5 whole/val/7 some/val/
+run 0 eval --checkpoint runs/a --data-dir some --classes present --json
+json_ok out
+tells '7 of 10 classes have no folder'
+if command -v python3 >/dev/null; then
+    cp out present.json
+    run 0 classify --checkpoint runs/a some/val --recursive --topk 10 --output-type logit --exif-orientation ignore --format jsonl
+    cat >best.py <<'PY'
+import json
+right = n = 0
+for line in open("out"):
+    row = json.loads(line)
+    best = max((t for t in row["top"] if t["index"] in (2, 5, 7)), key=lambda t: t["logit"])
+    right += best["index"] == int(row["path"].split("/")[-2])
+    n += 1
+d = json.load(open("present.json"))
+print(d["top1_count"] == right and d["scored"] == n and d["top5"] == 100)
+PY
+    equal 'classes that are present' "$(python3 best.py)" True
+fi
+run 2 eval runs/a --classes some
+
 # ---- reassessed labels: against the rows of --results-file ----
 run 0 eval runs/a -q --results-file rows.csv
 if command -v python3 >/dev/null; then
