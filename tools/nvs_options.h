@@ -82,7 +82,7 @@ typedef struct NvsIndex {
          "192",     1,          1e6,                                                               \
          NULL,      "gap-max",  "generated index: most frames between first and last view"},       \
         {"inputs", OPTION_INT, offsetof(Type, views.inputs),                                       \
-         "2",      1,          VIEW_MAX - 1,                                                       \
+         "2",      2,          VIEW_MAX - 1,                                                       \
          NULL,     "inputs",   "generated index: input views of a scene"},                         \
         {"targets", OPTION_INT, offsetof(Type, views.targets),                                     \
          "3",       1,          VIEW_MAX - 1,                                                      \
