@@ -17,6 +17,8 @@
 #
 #   --only LIST     these parts, separated by commas
 #   --device D      cuda (the default) or cuda:N; cpu tries this script out
+#   --beside D      another card of the kind for memcheck and racecheck, whose many processes slow the others down; the
+#                   default with --device cuda: cuda:1 where there is one
 #   --batch N       images of a bench pass (256)
 #   --models LIST   of the bench: vittt_tiny,vittt_small,vittt_base
 #   --parallel N    processes for each of the large parts (a quarter of the processors); 1: one after the other
@@ -36,6 +38,7 @@ root=$(cd "$here/../.." && pwd)
 parts=memcheck,racecheck,model,ops,golden,gradient,graphs,memory,ranks,bench
 only=$parts
 device=cuda
+beside=
 batch=256
 models=vittt_tiny,vittt_small,vittt_base
 output=$here/last_run.json # read in record.sh
@@ -52,11 +55,12 @@ usage() {
 
 while [ $# -gt 0 ]; do
     case $1 in
-    --only | --device | --batch | --models | --output | --logs | --parallel | --stretch)
+    --only | --device | --beside | --batch | --models | --output | --logs | --parallel | --stretch)
         [ $# -ge 2 ] || usage
         case $1 in
         --only) only=$2 ;;
         --device) device=$2 ;;
+        --beside) beside=$2 ;;
         --batch) batch=$2 ;;
         --models) models=$2 ;;
         --output) output=$2 ;;
@@ -118,11 +122,16 @@ ask() { # FIELD of nvidia-smi
     case $device in cuda:*) index=${device#cuda:} ;; esac
     nvidia-smi --query-gpu="$1" --format=csv,noheader -i "$index" 2>/dev/null | head -n 1
 }
+if [ -z "$beside" ] && [ "$device" = cuda ] && "$build/tests/ops/ops_test" --device cuda:1 zero >/dev/null 2>&1; then
+    beside=cuda:1
+fi
+beside=${beside:-$device}
 card=$(ask name)
 driver=$(ask driver_version)
 card=${card:-$(sed -n 's/.* failed on //p' "$work/probe")}
 commit=$(cat "$root/COMMIT" 2>/dev/null || git -C "$root" describe --always --dirty --abbrev=12 2>/dev/null)
 kernels=$("$root/scripts/kernels_hash.sh" "$root")
+[ "$beside" = "$device" ] || echo "memcheck and racecheck on $beside"
 echo "$card, driver ${driver:-unknown}; commit ${commit:-unknown}, kernels ${kernels:0:12}"
 # shellcheck source=tests/gpu/record.sh
 . "$here/record.sh"
@@ -208,7 +217,7 @@ sanitizer() {
         return
     fi
     check "$tool" "$limit" '^total' sharded 'SUMMARY| failed on |^not finished' "$program" --tool "$tool" \
-        --error-exitcode 9 "$build/tests/ops/ops_test" --device "$device" --once --part @ \
+        --error-exitcode 9 "$build/tests/ops/ops_test" --device "$beside" --once --part @ \
         --seconds $((seconds * stretch)) "$@"
 }
 
