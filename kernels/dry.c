@@ -107,6 +107,15 @@ DRY(weight_step_backward, int parts, const WeightSlope *part, float sign)
 DRY(gate_product, Tensor p, Tensor x, Tensor w, Tensor rate)
 DRY(state_scan, Tensor y, Tensor last, Tensor x, Tensor m, Tensor start, float alpha, bool before)
 DRY(chunk_step, int parts, const ChunkStep *part, float sign, float offset)
+DRY(unfold3, Tensor y, Tensor x, int64_t stride)
+DRY(fold3, Grad dx, Tensor dy, int64_t stride)
+DRY(dwconv3_down, Tensor y, Tensor x, Tensor w, Tensor bias)
+DRY(dwconv3_down_backward, Grad dx, Grad dw, Grad db, Tensor dy, Tensor y, Tensor x, Tensor w)
+DRY(batchnorm, Tensor y, Tensor stats, Tensor seen_mean, Tensor seen_var, Tensor x, Tensor w,
+    Tensor b, float eps, float momentum, bool relu, bool training)
+DRY(batchnorm_backward, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x, Tensor w, Tensor b,
+    Tensor stats, bool relu, bool training)
+DRY(rope, Grad y, Tensor x, Tensor table, bool back)
 
 #define ENTRY(slot) .slot = slot##_dry,
 static const Kernels kernels_dry = {.name = "dry", KERNEL_SLOTS(ENTRY)};

@@ -331,7 +331,7 @@ struct Kernels {
                         int64_t stride, float scale, float weight_decay);
 
     /* average = decay average + (1-decay) p over a flat range: the moving average of the weights.
-     */
+     * What equals p stays. */
     Status (*ema)(Device *d, Tensor average, Tensor p, float decay);
 
     /* ---- fused ViTTT inner step (vittt.md 2.1, 2.2, 3.1, 3.2) -------------------------------- */
@@ -425,6 +425,39 @@ struct Kernels {
      * 0): o takes row o mod q of either; u[O,R,C] F32 or BF16. Columns [at, at + C) of y[O,R,P]
      * (act) = the same, rounded. w may be before. All parts have the same O, R, C and dtypes. */
     Status (*chunk_step)(Device *d, int parts, const ChunkStep *part, float sign, float offset);
+
+    /* ---- stages of a hierarchical ViTTT (vittt.md 4.2, 4.3) ---------------------------------- */
+    /* Places of a 3x3 convolution with padding 1: Ho = ceil(H/stride), the i-th one around i
+     * stride; taps as in TapMode. */
+
+    /* y[B,Ho*Wo,9C] = what lies around each place of x[B,H,W,C], 0 outside the map; column 9c +
+     * tap, the order of a convolution's weight [O,C,3,3]. act. */
+    Status (*unfold3)(Device *d, Tensor y, Tensor x, int64_t stride);
+    /* The adjoint: dx[B,H,W,C] (+)= each column of dy[B,Ho*Wo,9C] at the place it came from. act.
+     */
+    Status (*fold3)(Device *d, Grad dx, Tensor dy, int64_t stride);
+    /* y[B,Ho,Wo,C] = relu(taps of relu(x) + bias) with w[1,C,9] and stride 2; x[B,H,W,C]. act. */
+    Status (*dwconv3_down)(Device *d, Tensor y, Tensor x, Tensor w, Tensor bias);
+    /* With e = dy where y > 0, else 0: dx (+)= the adjoint of e where x > 0, else 0;
+     * dw[1,C,9] (+)= sum e relu(x), db[C] (+)= sum e. dx, dy, y, x act. */
+    Status (*dwconv3_down_backward)(Device *d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor y,
+                                    Tensor x, Tensor w);
+    /* y = (x - mean) rstd w + b, relu of it where asked, over the rows of x[M,C]; rstd = 1/sqrt(var
+     * + eps). training: mean and (biased) variance of x; then seen_mean += momentum (mean -
+     * seen_mean) and seen_var likewise with var M/(M-1), unless they are not finite. Otherwise mean
+     * and var are those seen, which stay. stats[2,C] (optional) = mean, rstd. x, y act. */
+    Status (*batchnorm)(Device *d, Tensor y, Tensor stats, Tensor seen_mean, Tensor seen_var,
+                        Tensor x, Tensor w, Tensor b, float eps, float momentum, bool relu,
+                        bool training);
+    /* With n = (x - mean) rstd and e = dy, 0 where relu took n w + b <= 0: db (+)= sum e,
+     * dw (+)= sum e n, dx (+)= w rstd (e - mean of e - n mean of e n), the means only when
+     * training. dx, dy, x act. */
+    Status (*batchnorm_backward)(Device *d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x,
+                                 Tensor w, Tensor b, Tensor stats, bool relu, bool training);
+    /* y[B,N,P] (+)= x, of which the pairs i of channels (2i, 2i+1) from 0 and again from C on are
+     * turned: (u,v) -> (u cos - v sin, v cos + u sin) with (cos, sin) = table[N,C/2,2]; `back`: by
+     * the opposite angle. P >= 2C. x, y act; y may be x when it is set. */
+    Status (*rope)(Device *d, Grad y, Tensor x, Tensor table, bool back);
 };
 
 extern const Kernels kernels_cpu;

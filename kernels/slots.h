@@ -76,6 +76,13 @@
     X(weight_step_backward)                                                                        \
     X(gate_product)                                                                                \
     X(state_scan)                                                                                  \
-    X(chunk_step)
+    X(chunk_step)                                                                                  \
+    X(unfold3)                                                                                     \
+    X(fold3)                                                                                       \
+    X(dwconv3_down)                                                                                \
+    X(dwconv3_down_backward)                                                                       \
+    X(batchnorm)                                                                                   \
+    X(batchnorm_backward)                                                                          \
+    X(rope)
 
 #endif

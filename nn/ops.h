@@ -56,6 +56,14 @@ Var *op_mlp_residual(Tape *t, Var *x, Var *w1, Var *b1, Var *w2, Var *b2, Var *r
 /* gelu(x w1' + b1) w2' + b2, biases optional: one node, so that backends fuse bias, GELU and dGELU
  * into the products. */
 Var *op_mlp(Tape *t, Var *x, Var *w1, Var *b1, Var *w2, Var *b2);
+/* residual + scale[b] (gelu(s) w2' + b2), s = h + depthwise 3x3 of h, h = gelu(x w1' + b1) on maps
+ * of height x width tokens; x [B,N,I], taps [H,1,3,3], bias [H]. b1, b2 optional. One node, equal
+ * to op_linear, op_gelu, op_cpe, op_gelu, op_linear_residual. */
+typedef struct LocalMlp {
+    Var *w1, *b1, *taps, *bias, *w2, *b2;
+} LocalMlp;
+Var *op_local_mlp_residual(Tape *t, Var *x, int64_t height, int64_t width, const LocalMlp *p,
+                           Var *residual, Tensor scale);
 
 /* ---- normalisation (ops_norm.c) --------------------------------------------------------- */
 Var *op_layernorm(Tape *t, Var *x, Var *w, Var *b, float eps); /* b may be NULL */
@@ -137,6 +145,20 @@ Var *op_mse(Tape *t, Var *x, Tensor target);
 /* Newton-Schulz of each matrix of g [..., r, c] (F32 or BF16) as one node that keeps g and its
  * norms alone; the result is of dtype `out`, F32 or BF16. */
 Var *op_newton_schulz(Tape *t, Var *g, NewtonSchulz s, DType out);
+
+/* ---- stages of a hierarchical ViTTT (ops_conv3.c, ops_batchnorm.c, ops_rope.c) ------------- */
+/* 3x3 convolution with padding 1: x [B,H,W,C], w [O,C,3,3] -> [B,ceil(H/stride),...,O]. */
+Var *op_conv3(Tape *t, Var *x, Var *w, int64_t stride);
+/* relu(b + depthwise 3x3 with stride 2 of relu(x)): x [B,H,W,C], w [C,1,3,3], b [C]. */
+Var *op_dwconv_down(Tape *t, Var *x, Var *w, Var *b);
+/* Batch norm over all but the last dimension, relu behind it where asked. training: statistics of
+ * x, towards which seen_mean and seen_var [C] move by a tenth at once; otherwise those seen, which
+ * stay. */
+Var *op_batchnorm(Tape *t, Var *x, Var *w, Var *b, Var *seen_mean, Var *seen_var, float eps,
+                  bool relu, bool training);
+/* Rotary positions: channels [0,C) and [C,2C) of x [B,N,P] turned by table F32 [N,C/2,2] or
+ * [H,W,C/2,2] = (cos, sin), which has no gradient. */
+Var *op_rope(Tape *t, Var *x, Var *table);
 
 /* ---- fused ViTTT branches (ops_vittt.c): one node each, equal to the composition in ttt/  */
 /* cat [B,N,C+d] from packed qkv [B,N,3C+3d], both branches. */

@@ -296,3 +296,107 @@ Var *op_mlp_residual(Tape *t, Var *x, Var *w1, Var *b1, Var *w2, Var *b2, Var *r
     if (!residual_fits(t, op, 5, in, residual, w2->value.shape[0], scale)) return tape_poison(t);
     return mlp(t, op, mlp_residual_backward, in);
 }
+
+/* ---- the same with a 3x3 convolution in the middle (vittt.md 4.2) -------------------------- */
+
+/* Inputs of the node. */
+enum { LOCAL_X, LOCAL_W1, LOCAL_B1, LOCAL_TAPS, LOCAL_BIAS, LOCAL_W2, LOCAL_B2, LOCAL_RESIDUAL };
+
+/* Hidden values as a map; n->i: B, H, W, hidden channels. */
+static Tensor local_map(const int64_t *map, Tensor x) {
+    return tensor_view4(x, map[0], map[1], map[2], map[3]);
+}
+
+/* saved: pre, h = gelu(pre), sum = h + dwconv(h). gelu(sum) is computed again. `a` and `b` are
+ * memory for hidden values. */
+static Status local_mlp_gradients(Tape *t, Tensor dy, const Node *n, Tensor a, Tensor b) {
+    Device *d = tape_device(t);
+    Var *const *in = n->in;
+    const Tensor pre = n->saved[0], hidden = n->saved[1], sum = n->saved[2];
+    const int64_t taps[] = {1, n->i[3], 9};
+    const Grad dw2 = tape_grad(t, in[LOCAL_W2]), db2 = tape_grad(t, in[LOCAL_B2]);
+    if (!tensor_is_none(dw2.t) || !tensor_is_none(db2.t)) {
+        TRY(d->k->unary(d, grad_set(a), UNARY_GELU, sum));
+        TRY(d->k->linear_dw(d, dw2, db2, dy, a));
+    }
+    TRY(d->k->linear_dx(d, grad_set(a), grad_none(), dy, in[LOCAL_W2]->value, sum, ACT_GELU));
+    const Grad dw = op_view_grad(tape_grad(t, in[LOCAL_TAPS]), 3, taps);
+    const Grad db = tape_grad(t, in[LOCAL_BIAS]);
+    TRY(tape_status(t));
+    TRY(d->k->dwconv3_backward(
+        d, grad_set(local_map(n->i, b)), dw, db, local_map(n->i, a), local_map(n->i, hidden),
+        tensor_view3(in[LOCAL_TAPS]->value, 1, n->i[3], 9), true, tensor_none(), tensor_none()));
+    TRY(d->k->unary_mul(d, grad_set(a), UNARY_DGELU, pre, b));
+    return linear_gradients(t, a, in[LOCAL_X], in[LOCAL_W1], in[LOCAL_B1]);
+}
+
+static Status local_mlp_backward(Tape *t, Node *n) {
+    const Tensor pre = n->saved[0];
+    Tensor branch, a, b;
+    TRY(branch_gradient(t, n, n->scale, &branch));
+    TRY(tape_take(t, pre.dtype, 2, pre.shape, &a));
+    TRY(tape_take(t, pre.dtype, 2, pre.shape, &b));
+    TRY(local_mlp_gradients(t, branch, n, a, b));
+    tape_give(t, b);
+    tape_give(t, a);
+    return residual_gradient(t, n, n->in[LOCAL_RESIDUAL], branch);
+}
+
+/* saved: three tensors of hidden values, [0] none when nothing is recorded. The last product reads
+ * a fourth, or writes over the first. */
+static Status local_mlp_forward(Tape *t, Tensor y, const Tensor saved[3], const int64_t *map,
+                                Var *const *in, Tensor scale) {
+    Device *d = tape_device(t);
+    const Tensor pre = saved[0], hidden = saved[1], sum = saved[2];
+    Tensor local = hidden;
+    const bool record = !tensor_is_none(pre);
+    TRY(d->k->linear(d, hidden, pre, op_rows(in[LOCAL_X]->value), in[LOCAL_W1]->value,
+                     op_value(in[LOCAL_B1]), ACT_GELU));
+    TRY(d->k->dwconv3(d, grad_set(local_map(map, sum)), local_map(map, hidden),
+                      tensor_view3(in[LOCAL_TAPS]->value, 1, map[3], 9), in[LOCAL_BIAS]->value,
+                      TAPS_CORRELATE, true));
+    if (record) TRY(tape_take(t, hidden.dtype, 2, hidden.shape, &local));
+    TRY(d->k->unary(d, grad_set(local), UNARY_GELU, sum));
+    TRY(d->k->linear_residual(d, op_rows(y), local, in[LOCAL_W2]->value, op_value(in[LOCAL_B2]),
+                              op_rows(in[LOCAL_RESIDUAL]->value), scale));
+    if (record) tape_give(t, local);
+    return STATUS_OK;
+}
+
+static bool local_mlp_fits(const int64_t *map, Var *const *in) {
+    const Tensor x = in[LOCAL_X]->value, w1 = in[LOCAL_W1]->value, w2 = in[LOCAL_W2]->value;
+    const Tensor taps = in[LOCAL_TAPS]->value, bias = in[LOCAL_BIAS]->value;
+    return linear_fits(x, w1, in[LOCAL_B1]) && x.rank == 3 && x.shape[1] == map[1] * map[2] &&
+           w2.rank == 2 && w2.shape[1] == w1.shape[0] && w2.dtype == w1.dtype &&
+           tensor_count(taps) == 9 * w1.shape[0] && taps.dtype == DTYPE_F32 &&
+           tensor_count(bias) == w1.shape[0] && bias.dtype == DTYPE_F32;
+}
+
+Var *op_local_mlp_residual(Tape *t, Var *x, int64_t height, int64_t width, const LocalMlp *p,
+                           Var *residual, Tensor scale) {
+    Var *in[] = {x, p->w1, p->b1, p->taps, p->bias, p->w2, p->b2, NULL, NULL};
+    Var *needed[] = {x, p->w1, p->taps, p->bias, p->w2, residual};
+    const char *op = "local_mlp_residual";
+    if (!op_ready(t, op, 6, needed)) return tape_poison(t);
+    const int64_t map[] = {x->value.shape[0], height, width, p->w1->value.shape[0]};
+    if (!local_mlp_fits(map, in))
+        return op_refuse(t, op, 7, in,
+                         "x [B, H*W, I], w1 [H, I], b1 F32 [H], taps F32 [H, 1, 3, 3], bias F32 "
+                         "[H], w2 [O, H], b2 F32 [O]");
+    if (!residual_fits(t, op, 7, in, residual, p->w2->value.shape[0], scale)) return tape_poison(t);
+    Var *y = op_output_like(t, x->value.dtype, residual);
+    if (tape_poison(t)) return y;
+    const bool record = tape_will_record(t, 8, in);
+    const int64_t shape[] = {tensor_rows(x->value), map[3]};
+    Tensor saved[3] = {tensor_none()};
+    Status s = STATUS_OK;
+    for (int i = record ? 0 : 1; i < 3 && s == STATUS_OK; i++)
+        s = tape_take(t, x->value.dtype, 2, shape, &saved[i]);
+    if (s == STATUS_OK) s = local_mlp_forward(t, y->value, saved, map, in, scale);
+    Node *n = s == STATUS_OK ? tape_record(t, op, local_mlp_backward, y, 8, in) : NULL;
+    for (int i = 0; n && i < 4; i++) n->i[i] = map[i];
+    for (int i = 0; n && i < 3; i++) n->saved[i] = saved[i];
+    for (int i = 1; !n && s == STATUS_OK && i < 3; i++) tape_give(t, saved[i]);
+    if (n) n->scale = in[8];
+    return op_done(t, op, s, y);
+}

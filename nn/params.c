@@ -1,5 +1,6 @@
 #include "nn/params.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "core/memory.h"
@@ -55,7 +56,8 @@ static Status grow(Params *p) {
     return STATUS_OK;
 }
 
-static Status add(Params *p, const char *name, int rank, const int64_t *shape, Param **out) {
+static Status add(Params *p, const char *name, int rank, const int64_t *shape, int flags,
+                  Param **out) {
     int64_t count;
     if (rank < 0 || rank > TENSOR_MAX_RANK)
         return status_set(STATUS_INTERNAL, "parameter %s: rank %d is not supported", name, rank);
@@ -74,7 +76,7 @@ static Status add(Params *p, const char *name, int rank, const int64_t *shape, P
     }
     item->master = tensor_of(NULL, DTYPE_F32, rank, shape);
     p->items[p->count++] = item;
-    p->total += count;
+    if (!(flags & PARAM_BUFFER)) p->total += count;
     *out = item;
     return STATUS_OK;
 }
@@ -82,7 +84,7 @@ static Status add(Params *p, const char *name, int rank, const int64_t *shape, P
 Var *params_add(Params *p, const char *name, int rank, const int64_t *shape, Init init, int flags) {
     Param *item = NULL;
     if (p->status != STATUS_OK) return NULL;
-    p->status = add(p, name, rank, shape, &item);
+    p->status = add(p, name, rank, shape, flags, &item);
     if (p->status != STATUS_OK) return NULL;
     item->init = init;
     item->flags = flags;
@@ -129,13 +131,28 @@ Status params_build(Params *p, DType act, bool training) {
         bool shadowed = (item->flags & PARAM_MATMUL) && !tensor_is_none(p->shadow);
         item->master = slice(p->master, item);
         item->var.value = shadowed ? slice(p->shadow, item) : item->master;
-        item->var.wants_grad = training;
-        if (training) item->var.grad = slice(p->grad, item);
+        /* The gradient of a buffer stays as the block came: 0. AdamW then leaves it alone. */
+        item->var.wants_grad = training && !(item->flags & PARAM_BUFFER);
+        if (item->var.wants_grad) item->var.grad = slice(p->grad, item);
     }
     return STATUS_OK;
 }
 
 /* ---- values ----------------------------------------------------------------------------- */
+
+/* Rotary positions: of C/2 pairs the first half turns with the row, the second with the column,
+ * both by position 10000^(-k/(C/4)) (vittt.md 4.3; angles formed in float32 there). */
+static void fill_rotations(float *x, const int64_t *shape) {
+    const int64_t half = shape[2] / 2;
+    for (int64_t i = 0; i < shape[0] * shape[1] * shape[2]; i++) {
+        const int64_t pair = i % shape[2], place = i / shape[2];
+        const int64_t at = pair < half ? place / shape[1] : place % shape[1];
+        const float step = 1.0f / powf(10000.0f, (float)(pair % half) / (float)half);
+        const double angle = (double)((float)at * step);
+        x[2 * i] = (float)cos(angle);
+        x[2 * i + 1] = (float)sin(angle);
+    }
+}
 
 static void fill(float *x, int64_t count, Init init, Rng *r) {
     for (int64_t i = 0; i < count; i++) {
@@ -152,6 +169,8 @@ static void fill(float *x, int64_t count, Init init, Rng *r) {
         case INIT_UNIFORM:
             x[i] = (float)rng_range(r, -(double)init.scale, init.scale);
             break;
+        case INIT_ROTATIONS:
+            break; /* fill_rotations */
         }
     }
 }
@@ -163,7 +182,10 @@ Status params_initialise(Params *p, uint64_t seed) {
     for (int64_t i = 0; i < p->count && s == STATUS_OK; i++) {
         Param *item = p->items[i];
         Rng r = rng_stream(seed, RNG_INIT, (uint64_t)i, 0);
-        fill(host, tensor_count(item->master), item->init, &r);
+        if (item->init.kind == INIT_ROTATIONS)
+            fill_rotations(host, item->master.shape);
+        else
+            fill(host, tensor_count(item->master), item->init, &r);
         s = device_push(p->device, item->master, host);
     }
     mem_free(host);

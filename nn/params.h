@@ -10,13 +10,15 @@
 #include "core/safetensors.h"
 #include "nn/tape.h"
 
-typedef enum InitKind { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_UNIFORM } InitKind;
+/* ROTATIONS: (cos, sin) of rotary positions, shape [H, W, C/2, 2] (vittt.md 4.3). */
+typedef enum InitKind { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_UNIFORM, INIT_ROTATIONS } InitKind;
 typedef struct Init {
     InitKind kind;
     float scale; /* NORMAL: standard deviation; UNIFORM: bound */
 } Init;
 
-enum { PARAM_MATMUL = 1, PARAM_DECAY = 2 };
+/* BUFFER: no gradient, and not counted as a parameter; saved, loaded and averaged like one. */
+enum { PARAM_MATMUL = 1, PARAM_DECAY = 2, PARAM_BUFFER = 4 };
 
 typedef struct Param {
     char *name;
@@ -31,7 +33,7 @@ typedef struct Params {
     Device *device;
     Param **items; /* registration order; addresses are stable */
     int64_t count, capacity;
-    int64_t total;               /* elements of all parameters (the published parameter count) */
+    int64_t total;               /* elements of all parameters but buffers (the published count) */
     int64_t flat;                /* elements of the flat block, padding included */
     int64_t decayed;             /* elements of its decayed front part */
     Tensor master, shadow, grad; /* flat blocks; shadow and grad none until needed */

@@ -205,6 +205,38 @@ static Status run_chunk_step(OpRun *r) {
     return r->k->chunk_step(r->device, 1, &part, 1.0f, 1e-5f);
 }
 
+/* ---- stages of a hierarchical model, on the map of tokens ---- */
+static Status run_unfold3(OpRun *r) {
+    return r->k->unfold3(r->device, r->t[0], r->t[1], 1);
+}
+static Status run_fold3(OpRun *r) {
+    return r->k->fold3(r->device, grad_set(r->t[0]), r->t[1], 1);
+}
+/* The first tensor has room for a whole map, of which a quarter is written. */
+static Status run_dwconv3_down(OpRun *r) {
+    r->bytes = 1.25 * (double)tensor_bytes(r->t[1]);
+    return r->k->dwconv3_down(r->device, r->t[0], r->t[1], r->t[2], r->t[3]);
+}
+static Status run_dwconv3_down_backward(OpRun *r) {
+    r->bytes = 2.5 * (double)tensor_bytes(r->t[0]);
+    return r->k->dwconv3_down_backward(r->device, grad_set(r->t[0]), grad_set(r->t[1]),
+                                       grad_set(r->t[2]), r->t[3], r->t[4], r->t[5], r->t[6]);
+}
+static Status run_batchnorm(OpRun *r) {
+    return r->k->batchnorm(r->device, r->t[0], r->t[1], r->t[2], r->t[3], r->t[4], r->t[5], r->t[6],
+                           1e-5f, 0.1f, true, true);
+}
+static Status run_batchnorm_backward(OpRun *r) {
+    return r->k->batchnorm_backward(r->device, grad_set(r->t[0]), grad_set(r->t[1]),
+                                    grad_set(r->t[2]), r->t[3], r->t[4], r->t[5], r->t[6], r->t[7],
+                                    true, true);
+}
+static Status run_rope(OpRun *r) {
+    const Tensor t = r->t[2];
+    return r->k->rope(r->device, grad_set(r->t[0]), r->t[1],
+                      tensor_view3(t, t.shape[0], t.shape[1] / 2, 2), false);
+}
+
 static const OpCase fused[] = {
     {"attention", "windows, q/k norm", "a:BNC f:BhN a:BNt f:D f:D", run_attention},
     {"attention_backward", "windows, q/k norm", "a:BNt a:BNC a:BNC f:BhN a:BNt f:D f:D f:D",
@@ -249,6 +281,14 @@ static const OpCase fused[] = {
     {"gate_product", "writing tokens", "a:S1wE a:S1wE a:11Ee f:S1w", run_gate_product},
     {"state_scan", "states of chunks", "a:EZE f:EE f:EZE f:EZ1", run_state_scan},
     {"chunk_step", "fast weights of a batch", "f:ZEE a:ZEE a:ZEE f:ZE", run_chunk_step},
+    {"unfold3", "tokens", "a:BNC9 a:BHWC", run_unfold3},
+    {"fold3", "tokens", "a:BHWC a:BNC9", run_fold3},
+    {"dwconv3_down", "tokens", "a:BHWC a:BHWC f:1C9 f:C", run_dwconv3_down},
+    {"dwconv3_down_backward", "tokens", "a:BHWC f:1C9 f:C a:BHWC a:BHWC a:BHWC f:1C9",
+     run_dwconv3_down_backward},
+    {"batchnorm", "tokens", "a:RC f:2C f:C f:C a:RC f:C f:C", run_batchnorm},
+    {"batchnorm_backward", "tokens", "a:RC f:C f:C a:RC a:RC f:C f:C f:2C", run_batchnorm_backward},
+    {"rope", "q and k", "a:BNP a:BNP f:NC", run_rope},
 };
 
 const OpCase *op_case(int i) {

@@ -184,7 +184,22 @@ static Status leave(Device *d, int slot, double start, Status s) {
       (Device * d, Tensor y, Tensor last, Tensor x, Tensor m, Tensor s, float alpha, bool before), \
       (d, y, last, x, m, s, alpha, before))                                                        \
     X(chunk_step, (Device * d, int parts, const ChunkStep *part, float sign, float offset),        \
-      (d, parts, part, sign, offset))
+      (d, parts, part, sign, offset))                                                              \
+    X(unfold3, (Device * d, Tensor y, Tensor x, int64_t stride), (d, y, x, stride))                \
+    X(fold3, (Device * d, Grad dx, Tensor dy, int64_t stride), (d, dx, dy, stride))                \
+    X(dwconv3_down, (Device * d, Tensor y, Tensor x, Tensor w, Tensor b), (d, y, x, w, b))         \
+    X(dwconv3_down_backward,                                                                       \
+      (Device * d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor y, Tensor x, Tensor w),            \
+      (d, dx, dw, db, dy, y, x, w))                                                                \
+    X(batchnorm,                                                                                   \
+      (Device * d, Tensor y, Tensor s, Tensor mean, Tensor var, Tensor x, Tensor w, Tensor b,      \
+       float eps, float momentum, bool relu, bool training),                                       \
+      (d, y, s, mean, var, x, w, b, eps, momentum, relu, training))                                \
+    X(batchnorm_backward,                                                                          \
+      (Device * d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x, Tensor w, Tensor b, Tensor s,   \
+       bool relu, bool training),                                                                  \
+      (d, dx, dw, db, dy, x, w, b, s, relu, training))                                             \
+    X(rope, (Device * d, Grad y, Tensor x, Tensor table, bool back), (d, y, x, table, back))
 
 #define DEFINE_TIMED(slot, parameters, arguments)                                                  \
     static Status timed_##slot parameters {                                                        \

@@ -36,6 +36,7 @@ static Status copy(WeightsOut *w, const SafeFile *file) {
     for (int64_t i = 0; i < safetensors_count(file); i++) {
         const SafeEntry *e = safetensors_at(file, i);
         Tensor t;
+        if (weights_out_skips(e)) continue;
         TRY(weights_out_take(w, e, &t));
         TRY(safetensors_read(e, t));
         TRY(weights_out_done(w, options.dtype));

@@ -21,7 +21,7 @@ double entry_value(const SafeEntry *e, int64_t i);
 typedef enum ModelKind {
     MODEL_UNKNOWN,
     MODEL_VITTT,        /* plain ViTTT: `config` holds what the shapes say */
-    MODEL_HIERARCHICAL, /* H-ViTTT: recognised, but not built by this program */
+    MODEL_HIERARCHICAL, /* H-ViTTT: the same, unless config.depth is 0: then shapes are missing */
     MODEL_SEQUENCE,     /* a ViTTT whose blocks mix by LaCT or a graph: sizes not compared */
     MODEL_NVS,          /* LaCT-NVS: sizes not compared */
     MODEL_STATE,        /* optimiser state of a run */
@@ -29,7 +29,7 @@ typedef enum ModelKind {
 
 typedef struct Recognised {
     ModelKind kind;
-    VitttConfig config; /* image_size 0: weights do not tell */
+    VitttConfig config; /* image_size 0: weights do not tell (those of an H-ViTTT do) */
 } Recognised;
 /* From names and shapes alone. */
 Recognised recognise(const SafeFile *f);
@@ -37,7 +37,10 @@ Recognised recognise(const SafeFile *f);
 /* "ViTTT-T", "ViTTT-S", "ViTTT-B", "custom ViTTT", ... */
 const char *recognised_name(const Recognised *r);
 
-/* Compares the file with the tensors that the recognised plain ViTTT must have, one by one: a
+/* Sizes of a hierarchical ViTTT from its shapes; depth 0 when they do not make one. */
+void recognise_stages(const SafeFile *f, VitttConfig *c);
+
+/* Compares the file with the tensors that the recognised ViTTT must have, one by one: a
  * finding for each that is missing, unknown or of another shape. */
 Status recognised_check(const Recognised *r, const SafeFile *f, Findings *faults);
 

@@ -26,15 +26,15 @@ static bool is_state(const SafeFile *f) {
 }
 
 static void name_preset(VitttConfig *c) {
-    static const char *const presets[] = {"vittt_tiny", "vittt_small", "vittt_base"};
-    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+    for (int i = 0; vittt_preset_name(i); i++) {
         VitttConfig p = *c;
-        snprintf(p.preset, sizeof p.preset, "%s", presets[i]);
+        snprintf(p.preset, sizeof p.preset, "%s", vittt_preset_name(i));
+        p.stages[0] = '\0';
         p.image_size = 224;
         if (vittt_config_resolve(&p, NULL) == STATUS_OK && p.width == c->width &&
             p.depth == c->depth && p.heads == c->heads && p.patch == c->patch &&
-            p.mlp_ratio == c->mlp_ratio)
-            snprintf(c->preset, sizeof c->preset, "%s", presets[i]);
+            p.mlp_ratio == c->mlp_ratio && strcmp(p.stages, c->stages) == 0)
+            snprintf(c->preset, sizeof c->preset, "%s", p.preset);
     }
 }
 
@@ -47,6 +47,8 @@ Recognised recognise(const SafeFile *f) {
     }
     if (safetensors_find(f, "layers.0.blocks.0.attn.w1")) {
         r.kind = MODEL_HIERARCHICAL;
+        recognise_stages(f, c);
+        if (c->depth > 0) name_preset(c);
         return r;
     }
     if (dimension(f, "input_linear.weight", 2, 0) &&
@@ -80,12 +82,22 @@ Recognised recognise(const SafeFile *f) {
     return r;
 }
 
+static const char *stages_name(const VitttConfig *c) {
+    static const char *const names[][2] = {{"vittt_h_tiny", "H-ViTTT-T"},
+                                           {"vittt_h_small", "H-ViTTT-S"},
+                                           {"vittt_h_base", "H-ViTTT-B"}};
+    if (c->depth == 0) return "parts of a hierarchical ViTTT (H-ViTTT), tensors not compared";
+    for (int i = 0; i < 3; i++)
+        if (strcmp(c->preset, names[i][0]) == 0) return names[i][1];
+    return "hierarchical ViTTT (H-ViTTT) of custom size";
+}
+
 const char *recognised_name(const Recognised *r) {
     switch (r->kind) {
     case MODEL_UNKNOWN:
         return "no ViTTT";
     case MODEL_HIERARCHICAL:
-        return "hierarchical ViTTT (H-ViTTT), which this program does not build";
+        return stages_name(&r->config);
     case MODEL_SEQUENCE:
         return "ViTTT blocks with another mixer (LaCT or a graph), tensors not compared";
     case MODEL_NVS:
@@ -109,6 +121,11 @@ static bool same_shape(const SafeEntry *e, Tensor t) {
     return true;
 }
 
+static bool ends_with(const char *text, const char *end) {
+    const size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
 static void compare(Params *p, const SafeFile *f, Findings *faults) {
     char found[128], wanted[128];
     for (int64_t i = 0; i < p->count; i++) {
@@ -122,19 +139,22 @@ static void compare(Params *p, const SafeFile *f, Findings *faults) {
     }
     for (int64_t i = 0; i < safetensors_count(f); i++) {
         const SafeEntry *e = safetensors_at(f, i);
-        if (!params_find(p, e->name))
+        /* Counters of batches, which published checkpoints of hierarchical models hold. */
+        if (!params_find(p, e->name) && !ends_with(e->name, ".norm.num_batches_tracked") &&
+            strcmp(e->name, "norm.num_batches_tracked") != 0)
             findings_add(faults, "tensor '%.200s' %s is unknown to the model", e->name,
                          entry_shape_text(e, found, sizeof found));
     }
 }
 
 Status recognised_check(const Recognised *r, const SafeFile *f, Findings *faults) {
-    if (r->kind != MODEL_VITTT) return STATUS_OK;
+    const bool stages = r->kind == MODEL_HIERARCHICAL && r->config.depth > 0;
+    if (r->kind != MODEL_VITTT && !stages) return STATUS_OK;
     VitttConfig c = r->config;
     Params p;
     Vittt *model = NULL;
-    c.image_size = c.patch; /* any size that fits: no parameter depends on it */
-    params_init(&p, NULL);  /* only registered, never built: no device is needed */
+    if (!stages) c.image_size = c.patch; /* any size that fits: no parameter depends on it */
+    params_init(&p, NULL);               /* only registered, never built: no device is needed */
     Status s = vittt_new(&c, &p, &model);
     if (s == STATUS_OK) compare(&p, f, faults);
     vittt_free(model);

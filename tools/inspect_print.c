@@ -57,6 +57,10 @@ static void print_model(const Recognised *r) {
         out_printf(": width %lld, depth %lld, heads %lld, patch %lld, MLP ratio %lld, %lld classes",
                    (long long)c->width, (long long)c->depth, (long long)c->heads,
                    (long long)c->patch, (long long)c->mlp_ratio, (long long)c->classes);
+    if (r->kind == MODEL_HIERARCHICAL && c->depth > 0)
+        out_printf(": stages %s, MLP ratio %lld, %lld classes, %lld px%s", c->stages,
+                   (long long)c->mlp_ratio, (long long)c->classes, (long long)c->image_size,
+                   c->rope ? ", rotary positions" : "");
     if (r->kind == MODEL_VITTT && c->stem_depth > 0)
         out_printf(", stem of %lld blocks of %lld channels", (long long)c->stem_depth,
                    (long long)c->stem_width);
@@ -192,7 +196,12 @@ static void json_model(JsonWriter *w, const Recognised *r) {
     json_begin_object(w);
     json_pair_string(w, "kind", kinds[r->kind]);
     json_pair_string(w, "name", recognised_name(r));
-    if (r->kind == MODEL_VITTT) {
+    if (r->kind == MODEL_HIERARCHICAL && c->depth > 0) {
+        json_pair_string(w, "stages", c->stages);
+        json_pair_int(w, "image_size", c->image_size);
+        json_pair_bool(w, "rope", c->rope);
+    }
+    if (r->kind == MODEL_VITTT || (r->kind == MODEL_HIERARCHICAL && c->depth > 0)) {
         json_pair_string(w, "preset", c->preset);
         json_pair_int(w, "width", c->width);
         json_pair_int(w, "depth", c->depth);

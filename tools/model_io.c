@@ -34,7 +34,7 @@ static Status check_preset(const VitttConfig *stored, const Config *user, const 
     TRY(vittt_config_resolve(&wanted, user));
     if (strcmp(wanted.preset, stored->preset) == 0 && wanted.width == stored->width &&
         wanted.depth == stored->depth && wanted.heads == stored->heads &&
-        wanted.patch == stored->patch)
+        wanted.patch == stored->patch && strcmp(wanted.stages, stored->stages) == 0)
         return STATUS_OK;
     return status_set(STATUS_DATA,
                       "%s holds a %s (width %lld, depth %lld, heads %lld, patch %lld), not the %s "
@@ -96,7 +96,8 @@ static Status load(Model *m, const SafeFile *file, const Config *user) {
     TRY(model_meta_classes(file, m->path, m->config.classes, &m->classes));
     TRY(open_device(m));
     TRY(build(m, false));
-    TRY(status_context(params_load(&m->params, file, NULL), "%s", m->path));
+    TRY(status_context(params_load(&m->params, file, vittt_unused_tensors(&m->config)), "%s",
+                       m->path));
     return params_refresh(&m->params);
 }
 

@@ -27,10 +27,10 @@ bool verify_row_holds(const VerifyRow *r, VerifyLimits limits) {
 }
 
 Status classifier_layers(const Model *m, FastLayer **out) {
-    const int64_t side = m->preprocess.image_size / m->config.patch;
     TRY(mem_alloc((void **)out, m->config.depth, sizeof **out, "layers to look at"));
     for (int64_t i = 0; i < m->config.depth; i++) {
         VitttBlock *b = &m->vittt->blocks[i];
+        const int64_t side = vittt_block_side(m->vittt, i, m->preprocess.image_size);
         (*out)[i] = b->sequence.kind == SEQUENCE_LACT    ? fast_layer_lact(&b->sequence.lact)
                     : b->sequence.kind == SEQUENCE_GRAPH ? fast_layer_graph(&b->sequence)
                                                          : fast_layer_vittt(&b->mixer, side);

@@ -1,5 +1,7 @@
 #include "tools/weights_out.h"
 
+#include <string.h>
+
 #include "core/file.h"
 #include "core/memory.h"
 #include "tools/cli.h"
@@ -13,6 +15,10 @@ Status weights_out_begin(WeightsOut *w, const SafeFile *like, int64_t more) {
                   "metadata to write"));
     w->meta = block;
     return STATUS_OK;
+}
+
+bool weights_out_skips(const SafeEntry *e) {
+    return e->dtype == DTYPE_I64 && strstr(e->name, "num_batches_tracked") != NULL;
 }
 
 Status weights_out_take(WeightsOut *w, const SafeEntry *e, Tensor *out) {
@@ -29,7 +35,8 @@ Status weights_out_take(WeightsOut *w, const SafeEntry *e, Tensor *out) {
 
 Status weights_out_done(WeightsOut *w, int dtype) {
     SafeItem *item = &w->items[w->count - 1];
-    if (dtype == WEIGHTS_BF16 && item->t.rank > 1) {
+    const bool table = strstr(item->name, "rope.rotations") != NULL; /* half the digits spoil it */
+    if (dtype == WEIGHTS_BF16 && item->t.rank > 1 && !table) {
         void *narrow;
         const int64_t count = tensor_count(item->t);
         float *wide = item->t.data;

@@ -9,7 +9,7 @@
 #define WEIGHTS_DTYPES "bf16|f32"
 enum { WEIGHTS_BF16, WEIGHTS_F32 };
 #define WEIGHTS_DTYPE_HELP                                                                         \
-    "bf16: tensors with two axes or more, rounded to nearest; vectors stay f32"
+    "bf16: tensors with two axes or more, rounded to nearest; vectors and rotary tables stay f32"
 
 typedef struct WeightsOut {
     SafeItem *items;
@@ -19,6 +19,9 @@ typedef struct WeightsOut {
 
 /* Room for the tensors of `like` and for its metadata and `more` further entries. */
 Status weights_out_begin(WeightsOut *w, const SafeFile *like, int64_t more);
+/* What published checkpoints hold beside weights and no program of ours reads: batch norms'
+ * counters of batches. */
+bool weights_out_skips(const SafeEntry *e);
 /* Memory for a tensor like `e`, F32, to be filled before the next call. STATUS_DATA when it has no
  * axis or more than four. */
 Status weights_out_take(WeightsOut *w, const SafeEntry *e, Tensor *out);

@@ -60,6 +60,11 @@ Var *vittt_mixer_join(const VitttMixer *m, Tape *t, Var *x, int64_t height, int6
                                        (long long)width, (long long)m->width));
     }
     Var *qkv = op_linear(t, x, m->qkv_w, m->qkv_b);
+    if (m->rope) {
+        Var *turned = op_rope(t, qkv, m->rope);
+        tape_release(t, qkv);
+        qkv = turned;
+    }
     if (m->swap) qkv = swap_queries(m, t, qkv);
     Var *cat;
     if (m->trace) *m->trace = (VitttTrace){0};

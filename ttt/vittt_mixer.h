@@ -59,6 +59,7 @@ typedef struct VitttMixer {
     VitttForm form;        /* FUSED falls back to COMPOSED for variants other than the base */
     VitttTrace *trace;     /* optional, the caller's: filled by each pass */
     const QuerySwap *swap; /* optional, the caller's: other queries in both branches */
+    Var *rope;             /* optional: rotary positions [H,W,C/2,2] of the GLU branch's q and k */
 } VitttMixer;
 
 /* Registers the mixer's parameters as <prefix>qkv.weight etc., in the published order (w1 w2 w3 qkv

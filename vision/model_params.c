@@ -8,7 +8,7 @@ Var *model_param(Params *p, const char *prefix, const char *name, Init init, int
                  const int64_t *shape) {
     char full[128];
     snprintf(full, sizeof full, "%s%s", prefix, name);
-    if (params_decays(full, rank)) flags |= PARAM_DECAY;
+    if (!(flags & PARAM_BUFFER) && params_decays(full, rank)) flags |= PARAM_DECAY;
     return params_add(p, full, rank, shape, init, flags);
 }
 

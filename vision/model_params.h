@@ -6,7 +6,7 @@
 
 #include "nn/params.h"
 
-/* <prefix><name>, with PARAM_DECAY where the name and rank ask for it. */
+/* <prefix><name>, with PARAM_DECAY where the name and rank ask for it; buffers never decay. */
 Var *model_param(Params *p, const char *prefix, const char *name, Init init, int flags, int rank,
                  const int64_t *shape);
 /* <name>.weight of the given shape and <name>.bias over its first dimension. */

@@ -1,4 +1,4 @@
-/* The plain ViTTT classifier: parameters in published order, stochastic depth, forward pass. */
+/* The ViTTT classifier: parameters in published order, stochastic depth, forward pass. */
 #include "vision/vittt.h"
 
 #include <math.h>
@@ -8,40 +8,89 @@
 #include "core/rng.h"
 #include "vision/model_params.h"
 
-#define NORM_EPS 1e-6f
+#define NORM_EPS       1e-6f
+#define STAGE_NORM_EPS 1e-5f /* of the blocks of a hierarchical model */
 
 /* ---- parameters --------------------------------------------------------------------------- */
 
-static Status add_mixer(VitttBlock *b, Params *p, const VitttConfig *c, const char *prefix) {
+/* Name, sizes and map of a block. */
+typedef struct BlockPlace {
+    char prefix[64];
+    int64_t width, heads, side;
+} BlockPlace;
+
+static BlockPlace plain_place(const VitttConfig *c, int64_t index) {
+    BlockPlace at = {.width = c->width, .heads = c->heads, .side = c->image_size / c->patch};
+    snprintf(at.prefix, sizeof at.prefix, "blocks.%lld.", (long long)index);
+    return at;
+}
+
+static BlockPlace stage_place(const Vittt *m, int64_t stage, int64_t index) {
+    const HierStages *s = &m->hier.stages;
+    BlockPlace at = {.width = s->width[stage],
+                     .heads = s->heads[stage],
+                     .side = m->config.image_size / (HIER_REDUCTION >> (HIER_STAGES - 1 - stage))};
+    snprintf(at.prefix, sizeof at.prefix, "layers.%lld.blocks.%lld.", (long long)stage,
+             (long long)index);
+    return at;
+}
+
+static Status add_mixer(VitttBlock *b, Params *p, const VitttConfig *c, const BlockPlace *at) {
+    char prefix[80];
+    snprintf(prefix, sizeof prefix, "%sattn.", at->prefix);
     SequenceSpec sequence;
     VitttVariant variant;
     TRY(vittt_config_mixer(c, &sequence, &variant));
     if (sequence.kind != SEQUENCE_NONE)
-        return sequence_mixer_register(&b->sequence, p, prefix, c->width, c->heads, &sequence);
-    TRY(vittt_mixer_register(&b->mixer, p, prefix, c->width, c->heads));
+        return sequence_mixer_register(&b->sequence, p, prefix, at->width, at->heads, &sequence);
+    Var *rope = NULL;
+    if (c->rope)
+        rope = model_param(p, at->prefix, "rope.rotations", (Init){INIT_ROTATIONS, 0}, PARAM_BUFFER,
+                           4, (int64_t[]){at->side, at->side, at->width / 2, 2});
+    TRY(vittt_mixer_register(&b->mixer, p, prefix, at->width, at->heads));
+    b->mixer.rope = rope;
     b->mixer.variant = variant;
     b->mixer.form = (VitttForm)c->form;
     return STATUS_OK;
 }
 
-static Status add_block(VitttBlock *b, Params *p, const VitttConfig *c, int64_t index) {
-    const int64_t w = c->width;
-    char prefix[64], attn[80];
-    snprintf(prefix, sizeof prefix, "blocks.%lld.", (long long)index);
-    snprintf(attn, sizeof attn, "%sattn.", prefix);
+/* index: among all blocks. */
+static Status add_block(VitttBlock *b, Params *p, const VitttConfig *c, int64_t index,
+                        const BlockPlace *at) {
+    const int64_t w = at->width, hidden = c->mlp_ratio * w;
+    const char *prefix = at->prefix;
+    const bool local = vittt_is_hierarchical(c);
+    b->eps = local ? STAGE_NORM_EPS : NORM_EPS;
     model_conv(p, prefix, "cpe", 0, (int64_t[]){w, 1, 3, 3}, &b->cpe_w, &b->cpe_b);
     model_norm(p, prefix, "norm1", w, &b->norm1_w, &b->norm1_b);
-    TRY(add_mixer(b, p, c, attn));
+    TRY(add_mixer(b, p, c, at));
     model_norm(p, prefix, "norm2", w, &b->norm2_w, &b->norm2_b);
-    model_linear(p, prefix, "mlp.fc1", PARAM_MATMUL, c->mlp_ratio * w, w, &b->fc1_w, &b->fc1_b);
-    model_linear(p, prefix, "mlp.fc2", PARAM_MATMUL, w, c->mlp_ratio * w, &b->fc2_w, &b->fc2_b);
+    model_linear(p, prefix, "mlp.fc1", PARAM_MATMUL, hidden, w, &b->fc1_w, &b->fc1_b);
+    if (local)
+        model_conv(p, prefix, "mlp.dwc", 0, (int64_t[]){hidden, 1, 3, 3}, &b->dwc_w, &b->dwc_b);
+    model_linear(p, prefix, "mlp.fc2", PARAM_MATMUL, w, hidden, &b->fc2_w, &b->fc2_b);
     /* PyTorch forms the rates in float32 (vittt.md 4.1). */
     b->drop_path =
         c->depth > 1 ? (float)(c->drop_path * (double)index / (double)(c->depth - 1)) : 0;
     return p->status;
 }
 
-static Status register_all(Vittt *m, Params *p) {
+static Status register_stages(Vittt *m, Params *p) {
+    Hier *h = &m->hier;
+    int64_t index = 0;
+    TRY(hier_stages_parse(m->config.stages, &h->stages));
+    TRY(hier_register_stem(h, p));
+    for (int64_t stage = 0; stage < HIER_STAGES; stage++) {
+        for (int64_t i = 0; i < h->stages.blocks[stage]; i++, index++) {
+            const BlockPlace at = stage_place(m, stage, i);
+            TRY(add_block(&m->blocks[index], p, &m->config, index, &at));
+        }
+        if (stage + 1 < HIER_STAGES) TRY(hier_register_merge(h, p, stage));
+    }
+    return hier_register_norm(h, p);
+}
+
+static Status register_plain(Vittt *m, Params *p) {
     const VitttConfig *c = &m->config;
     if (c->stem_depth > 0)
         TRY(stem_register(&m->stem, p, c->stem_depth, c->stem_width, c->width, c->patch));
@@ -49,9 +98,16 @@ static Status register_all(Vittt *m, Params *p) {
         model_conv(p, "", "patch_embed.proj", PARAM_MATMUL,
                    (int64_t[]){c->width, 3, c->patch, c->patch}, &m->patch_w, &m->patch_b);
     for (int64_t i = 0; i < c->depth; i++) {
-        TRY(add_block(&m->blocks[i], p, c, i));
+        const BlockPlace at = plain_place(c, i);
+        TRY(add_block(&m->blocks[i], p, c, i, &at));
     }
     model_norm(p, "", "norm", c->width, &m->norm_w, &m->norm_b);
+    return p->status;
+}
+
+static Status register_all(Vittt *m, Params *p) {
+    const VitttConfig *c = &m->config;
+    TRY(vittt_is_hierarchical(c) ? register_stages(m, p) : register_plain(m, p));
     /* The head reads F32 means, so its weight needs no BF16 shadow. */
     model_linear(p, "", "head", 0, c->classes, c->width, &m->head_w, &m->head_b);
     return p->status;
@@ -135,8 +191,24 @@ static Tensor drop_row(const Vittt *m, int64_t branch, int64_t batch, bool train
 
 /* ---- forward ------------------------------------------------------------------------------ */
 
+bool vittt_is_hierarchical(const VitttConfig *c) {
+    return c->stages[0] != '\0';
+}
+
 int64_t vittt_input_patch(const VitttConfig *c) {
+    if (vittt_is_hierarchical(c)) return 0;
     return c->stem_depth > 0 ? c->patch / 2 : c->patch;
+}
+
+int64_t vittt_block_side(const Vittt *m, int64_t index, int64_t image_size) {
+    if (!vittt_is_hierarchical(&m->config)) return image_size / m->config.patch;
+    int64_t stage = 0, end = m->hier.stages.blocks[0];
+    while (stage + 1 < HIER_STAGES && index >= end) end += m->hier.stages.blocks[++stage];
+    return image_size / (HIER_REDUCTION >> (HIER_STAGES - 1 - stage));
+}
+
+const char *vittt_unused_tensors(const VitttConfig *c) {
+    return vittt_is_hierarchical(c) ? "*.num_batches_tracked" : NULL;
 }
 
 static Var *patch_embed(const Vittt *m, Tape *t, Var *patches, int64_t height, int64_t width) {
@@ -153,7 +225,7 @@ static Var *block_forward(const Vittt *m, int64_t index, Tape *t, Var *x, int64_
     const VitttBlock *b = &m->blocks[index];
     const int64_t batch = x->value.shape[0];
     Var *placed;
-    Var *n1 = op_cpe_norm(t, x, height, width, b->cpe_w, b->cpe_b, b->norm1_w, b->norm1_b, NORM_EPS,
+    Var *n1 = op_cpe_norm(t, x, height, width, b->cpe_w, b->cpe_b, b->norm1_w, b->norm1_b, b->eps,
                           &placed);
     tape_drop(t, x);
     const Tensor scale = drop_row(m, 2 * index, batch, training);
@@ -162,9 +234,11 @@ static Var *block_forward(const Vittt *m, int64_t index, Tape *t, Var *x, int64_
             : sequence_mixer_join(&b->sequence, t, n1, placed, scale);
     tape_drop(t, n1);
     tape_drop(t, placed);
-    Var *n2 = op_layernorm(t, x, b->norm2_w, b->norm2_b, NORM_EPS);
-    Var *y = op_mlp_residual(t, n2, b->fc1_w, b->fc1_b, b->fc2_w, b->fc2_b, x,
-                             drop_row(m, 2 * index + 1, batch, training));
+    Var *n2 = op_layernorm(t, x, b->norm2_w, b->norm2_b, b->eps);
+    const Tensor scale2 = drop_row(m, 2 * index + 1, batch, training);
+    const LocalMlp local = {b->fc1_w, b->fc1_b, b->dwc_w, b->dwc_b, b->fc2_w, b->fc2_b};
+    Var *y = b->dwc_w ? op_local_mlp_residual(t, n2, height, width, &local, x, scale2)
+                      : op_mlp_residual(t, n2, b->fc1_w, b->fc1_b, b->fc2_w, b->fc2_b, x, scale2);
     tape_drop(t, n2);
     tape_drop(t, x);
     return y;
@@ -173,6 +247,17 @@ static Var *block_forward(const Vittt *m, int64_t index, Tape *t, Var *x, int64_
 static Var *block_pass(void *user, Tape *t, Var *x) {
     const VitttPass *p = user;
     return block_forward(p->model, p->index, t, x, p->height, p->width, p->training);
+}
+
+/* Rotary positions are a table for one size. */
+static Status check_size(const Vittt *m, int64_t height, int64_t width) {
+    const int64_t side = m->config.image_size;
+    if (!m->config.rope || (height == side && width == side)) return STATUS_OK;
+    return status_set(
+        STATUS_DATA,
+        "ViTTT: an image of %lld x %lld pixels, but this model's rotary positions are "
+        "for %lld x %lld",
+        (long long)height, (long long)width, (long long)side, (long long)side);
 }
 
 static Status check_image(const Vittt *m, Tensor image) {
@@ -187,8 +272,18 @@ static Status check_image(const Vittt *m, Tensor image) {
                       tensor_shape_text(image, text, sizeof text), (long long)p);
 }
 
-static Status check_patches(const Vittt *m, const Tape *t, Tensor patches, int64_t height,
-                            int64_t width, bool training) {
+static Status check_map(const Vittt *m, Tensor image, int64_t height, int64_t width) {
+    const int64_t p = m->config.patch;
+    char text[64];
+    if (height >= 1 && width >= 1 && image.rank == 4 && image.shape[0] >= 1 &&
+        image.shape[1] == p * height && image.shape[2] == p * width && image.shape[3] == 3)
+        return STATUS_OK;
+    return status_set(STATUS_DATA, "ViTTT: the image is %s, expected [B, %lld, %lld, 3]",
+                      tensor_shape_text(image, text, sizeof text), (long long)(p * height),
+                      (long long)(p * width));
+}
+
+static Status check_tokens(const Vittt *m, Tensor patches, int64_t height, int64_t width) {
     const int64_t p = vittt_input_patch(&m->config), finer = m->config.patch / p;
     char text[64];
     if (patches.rank != 3 || height < 1 || width < 1 || patches.shape[0] < 1 ||
@@ -197,6 +292,14 @@ static Status check_patches(const Vittt *m, const Tape *t, Tensor patches, int64
                           tensor_shape_text(patches, text, sizeof text),
                           (long long)(finer * height), (long long)(finer * width),
                           (long long)(3 * p * p));
+    return STATUS_OK;
+}
+
+static Status check_patches(const Vittt *m, const Tape *t, Tensor patches, int64_t height,
+                            int64_t width, bool training) {
+    TRY(vittt_is_hierarchical(&m->config) ? check_map(m, patches, height, width)
+                                          : check_tokens(m, patches, height, width));
+    TRY(check_size(m, height * m->config.patch, width * m->config.patch));
     if (training && m->config.drop_path > 0 && patches.shape[0] > m->max_batch &&
         tape_device(t)->kind != DEVICE_DRY)
         return status_set(STATUS_INTERNAL,
@@ -205,19 +308,49 @@ static Status check_patches(const Vittt *m, const Tape *t, Tensor patches, int64
     return STATUS_OK;
 }
 
+/* Block `index` on its map; x ends here. */
+static Var *run_block(Vittt *m, Tape *t, Var *x, int64_t index, int64_t height, int64_t width,
+                      bool training) {
+    VitttPass *pass = &m->passes[index];
+    *pass = (VitttPass){m, index, height, width, training};
+    return m->config.recompute ? tape_recompute(t, x, block_pass, pass) : block_pass(pass, t, x);
+}
+
+static Var *plain_forward(Vittt *m, Tape *t, Var *patches, int64_t height, int64_t width,
+                          bool training) {
+    Var *x = patch_embed(m, t, patches, height, width);
+    for (int64_t i = 0; i < m->config.depth; i++)
+        x = run_block(m, t, x, i, height, width, training);
+    Var *normed = op_layernorm(t, x, m->norm_w, m->norm_b, NORM_EPS);
+    tape_drop(t, x);
+    return normed;
+}
+
+/* height, width: of the last stage's map. */
+static Var *stages_forward(Vittt *m, Tape *t, Var *image, int64_t height, int64_t width,
+                           bool training) {
+    const Hier *h = &m->hier;
+    int64_t index = 0;
+    Var *x = hier_stem(h, t, image, training);
+    for (int64_t stage = 0; stage < HIER_STAGES; stage++) {
+        const int64_t finer = HIER_STAGES - 1 - stage;
+        for (int64_t i = 0; i < h->stages.blocks[stage]; i++)
+            x = run_block(m, t, x, index++, height << finer, width << finer, training);
+        if (finer > 0) x = hier_merge(h, t, stage, x, height << finer, width << finer, training);
+    }
+    Var *normed = hier_norm(&h->norm, t, x, false, training);
+    tape_drop(t, x);
+    return normed;
+}
+
 Var *vittt_forward_patches(Vittt *m, Tape *t, Var *patches, int64_t height, int64_t width,
                            bool training) {
     Status s = tape_status(t);
     if (s == STATUS_OK) s = check_patches(m, t, patches->value, height, width, training);
     if (s != STATUS_OK) return tape_fail(t, s);
-    Var *x = patch_embed(m, t, patches, height, width);
-    for (int64_t i = 0; i < m->config.depth; i++) {
-        m->passes[i] = (VitttPass){m, i, height, width, training};
-        x = m->config.recompute ? tape_recompute(t, x, block_pass, &m->passes[i])
-                                : block_pass(&m->passes[i], t, x);
-    }
-    Var *normed = op_layernorm(t, x, m->norm_w, m->norm_b, NORM_EPS);
-    tape_drop(t, x);
+    Var *normed = vittt_is_hierarchical(&m->config)
+                      ? stages_forward(m, t, patches, height, width, training)
+                      : plain_forward(m, t, patches, height, width, training);
     Var *features = op_mean_tokens(t, normed);
     tape_drop(t, normed);
     Var *logits = op_linear(t, features, m->head_w, m->head_b);
@@ -229,7 +362,7 @@ Var *vittt_forward(Vittt *m, Tape *t, Var *image, bool training) {
     Status s = tape_status(t);
     if (s == STATUS_OK) s = check_image(m, image->value);
     if (s != STATUS_OK) return tape_fail(t, s);
-    const int64_t p = m->config.patch;
-    return vittt_forward_patches(m, t, op_patchify(t, image, vittt_input_patch(&m->config)),
+    const int64_t p = m->config.patch, input = vittt_input_patch(&m->config);
+    return vittt_forward_patches(m, t, input > 0 ? op_patchify(t, image, input) : image,
                                  image->value.shape[1] / p, image->value.shape[2] / p, training);
 }

@@ -1,4 +1,6 @@
-/* The plain ViTTT image classifier (vittt.md sections 1, 4.1, 5, 6).
+/* The ViTTT image classifier, plain and hierarchical (vittt.md sections 1, 4, 5, 6): a hierarchical
+ * one is described by [model] stages, and `width`, `heads` then are those of the last stage,
+ * `depth` counts all blocks, `patch` is 32, what the stages divide the picture by.
  *
  * Ownership: the parameters live in the caller's Params, drop_scale in the device's state arena;
  * the model itself holds descriptions. Threads: one at a time, like its Device.
@@ -12,11 +14,12 @@
 #include "nn/params.h"
 #include "ttt/sequence_mixer.h"
 #include "ttt/vittt_mixer.h"
+#include "vision/hier.h"
 #include "vision/stem.h"
 
 /* Section [model] of a configuration. */
 typedef struct VitttConfig {
-    char preset[CONFIG_TEXT]; /* vittt_tiny, vittt_small, vittt_base, or "custom" */
+    char preset[CONFIG_TEXT]; /* a name of vittt_preset_name(), or "custom" */
     int64_t image_size, patch, width, depth, heads, mlp_ratio, classes;
     double drop_path;           /* rate of the last block */
     char mixer[CONFIG_TEXT];    /* a variant (ttt/vittt_mixer.h) or ttt/sequence_mixer.h's names */
@@ -27,6 +30,8 @@ typedef struct VitttConfig {
     bool recompute;             /* training keeps the input of each block only */
     int64_t stem_depth;         /* blocks of a stem of convolutions (vision/stem.h); 0: patches */
     int64_t stem_width;         /* its channels */
+    char stages[CONFIG_TEXT];   /* of a hierarchical model (vision/hier.h); "": a plain one */
+    bool rope;                  /* rotary positions of q and k: for one size of pictures alone */
 } VitttConfig;
 extern const Option vittt_options[];
 
@@ -45,6 +50,8 @@ Status vittt_config_check(const VitttConfig *c);
 
 typedef struct VitttBlock {
     Var *cpe_w, *cpe_b, *norm1_w, *norm1_b, *norm2_w, *norm2_b, *fc1_w, *fc1_b, *fc2_w, *fc2_b;
+    Var *dwc_w, *dwc_b; /* 3x3 convolution inside the MLP of a hierarchical model */
+    float eps;          /* of both norms */
     VitttMixer mixer;
     SequenceMixer sequence; /* in its place where its kind is not SEQUENCE_NONE */
     double drop_path;       /* rate of this block */
@@ -53,7 +60,7 @@ typedef struct VitttBlock {
 /* One block of a forward pass that is to be run again in the backward. */
 typedef struct VitttPass {
     const struct Vittt *model;
-    int64_t index, height, width;
+    int64_t index, height, width; /* of the block's map */
     bool training;
 } VitttPass;
 
@@ -61,6 +68,7 @@ typedef struct Vittt {
     VitttConfig config;
     Var *patch_w, *patch_b, *norm_w, *norm_b, *head_w, *head_b;
     Stem stem; /* in place of patch_w, patch_b when config.stem_depth > 0 */
+    Hier hier; /* in place of patch_w, patch_b, norm_w, norm_b of a hierarchical model */
     VitttBlock *blocks;
     VitttPass *passes; /* of the last forward, one for each block */
     /* Stochastic depth, none until drawn: F32 [2*depth, max_batch] on the device, one row per
@@ -85,16 +93,27 @@ Status vittt_stage_drop_path(Vittt *m, Device *d, uint64_t seed, int64_t step, i
                              int64_t batch);
 
 /* image [B,H,W,3] normalised, act dtype -> logits F32 [B,classes]. Any H, W that are multiples of
- * the patch. training: stochastic depth as drawn. */
+ * the patch; with rotary positions, the configured size alone. training: stochastic depth as drawn,
+ * and batch norms by the batch, which moves the statistics that they keep. */
 Var *vittt_forward(Vittt *m, Tape *t, Var *image, bool training);
 
-/* Side of the patches that a forward pass starts from: the patch, or half of it with a stem. */
+bool vittt_is_hierarchical(const VitttConfig *c);
+
+/* Side of the patches that a forward pass starts from: the patch, or half of it with a stem; 0: a
+ * hierarchical model starts from the image itself, [B,H,W,3] (as the image ops count too). */
 int64_t vittt_input_patch(const VitttConfig *c);
 /* The same from the image's patches of q = vittt_input_patch pixels, [B, tokens, 3*q*q]
  * (op_patchify; the image ops make them at once), four times as many with a stem; height, width: of
- * the map of tokens. */
+ * the map of tokens, of the last ones with stages. */
 Var *vittt_forward_patches(Vittt *m, Tape *t, Var *patches, int64_t height, int64_t width,
                            bool training);
+
+/* Pixels along a side of block `index`'s map, for images of image_size pixels. */
+int64_t vittt_block_side(const Vittt *m, int64_t index, int64_t image_size);
+
+/* Tensors of published checkpoints that the model does without, as params_load takes them; NULL:
+ * none. (Batch norms of hierarchical models count their batches.) */
+const char *vittt_unused_tensors(const VitttConfig *c);
 
 /* Multiply-adds of one image of the configured size (the count of vittt.md 1; base mixer in its
  * state form). */

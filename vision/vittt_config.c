@@ -10,7 +10,8 @@
 
 const Option vittt_options[] = {
     {"preset", OPTION_STRING, FIELD(preset), "vittt_tiny", 0, 0, NULL, "model",
-     "vittt_tiny, vittt_small, vittt_base, or custom (every size from its own key)"},
+     "vittt_tiny, vittt_small, vittt_base, the hierarchical vittt_h_tiny, vittt_h_small, "
+     "vittt_h_base, or custom (every size from its own key)"},
     {"image_size", OPTION_INT, FIELD(image_size), "224", 1, 16384, NULL, "img-size",
      "height and width of the input, pixels; a multiple of the patch"},
     {"patch", OPTION_INT, FIELD(patch), "16", 1, 1024, NULL, "patch-size", "patch side, pixels"},
@@ -52,19 +53,29 @@ const Option vittt_options[] = {
      "embedding; 0: none"},
     {"stem_width", OPTION_INT, FIELD(stem_width), "64", 1, 65536, NULL, "stem-width",
      "channels of the stem"},
+    {"stages", OPTION_STRING, FIELD(stages), "", 0, 0, NULL, "stages",
+     "WIDTHxBLOCKSxHEADS of each of the four stages of a hierarchical model, separated by commas; "
+     "empty: a plain model"},
+    {"rope", OPTION_BOOL, FIELD(rope), "false", 0, 0, NULL, "rope",
+     "rotary positions of queries and keys, on in a hierarchical model unless set; the size of "
+     "pictures is then fixed"},
     {NULL, OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL, NULL},
 };
 
 typedef struct Preset {
     const char *name, *shorter;
-    int64_t width, depth, heads;
+    int64_t width, depth, heads; /* of a plain model */
     double drop_path;
+    const char *stages;
 } Preset;
 
 static const Preset presets[] = {
-    {"vittt_tiny", "vittt_t", 192, 12, 6, 0.0},
-    {"vittt_small", "vittt_s", 384, 12, 6, 0.1},
-    {"vittt_base", "vittt_b", 768, 12, 12, 0.4},
+    {"vittt_tiny", "vittt_t", 192, 12, 6, 0.0, ""},
+    {"vittt_small", "vittt_s", 384, 12, 6, 0.1, ""},
+    {"vittt_base", "vittt_b", 768, 12, 12, 0.4, ""},
+    {"vittt_h_tiny", "vittt_h_t", 0, 0, 0, 0.2, "64x1x2,128x3x4,320x9x10,512x4x16"},
+    {"vittt_h_small", "vittt_h_s", 0, 0, 0, 0.4, "64x2x2,128x6x4,320x18x10,512x8x16"},
+    {"vittt_h_base", "vittt_h_b", 0, 0, 0, 0.6, "96x2x3,192x6x6,448x18x14,640x8x20"},
 };
 enum { PRESETS = sizeof presets / sizeof presets[0] };
 
@@ -72,39 +83,77 @@ const char *vittt_preset_name(int i) {
     return i >= 0 && i < PRESETS ? presets[i].name : NULL;
 }
 
-/* "ViTTT-Tiny" and "tiny" become "vittt_tiny"; false when the text is too long to be a name. */
+/* "ViTTT-Tiny" and "tiny" become "vittt_tiny"; "h_vittt_tiny" (the authors' order) and "h_tiny"
+ * become "vittt_h_tiny"; false when the text is too long to be a name. */
 static bool plain_name(const char *text, char *out, size_t size) {
     const char *const bare[] = {"t", "s", "b", "tiny", "small", "base"};
-    size_t n = strlen(text);
-    if (n + sizeof "vittt_" > size) return false;
-    size_t prefix = 0;
-    for (size_t i = 0; i < sizeof bare / sizeof bare[0]; i++) {
-        if (strcasecmp(text, bare[i]) == 0) prefix = sizeof "vittt_" - 1;
+    char name[40];
+    const size_t n = strlen(text);
+    if (n >= sizeof name || size < sizeof name + sizeof "vittt_h_") return false;
+    for (size_t i = 0; i <= n; i++)
+        name[i] = text[i] == '-' ? '_' : (char)tolower((unsigned char)text[i]);
+    const char *rest = name, *before = "";
+    if (strncmp(name, "h_vittt_", 8) == 0) {
+        rest = name + 8;
+        before = "vittt_h_";
+    } else if (strncmp(name, "h_", 2) == 0) {
+        before = "vittt_";
     }
-    memcpy(out, "vittt_", prefix);
-    for (size_t i = 0; i <= n; i++) {
-        out[prefix + i] = text[i] == '-' ? '_' : (char)tolower((unsigned char)text[i]);
-    }
+    for (size_t i = 0; i < sizeof bare / sizeof bare[0]; i++)
+        if (strcmp(name, bare[i]) == 0) before = "vittt_";
+    snprintf(out, size, "%s%s", before, rest);
     return true;
 }
 
 static Status unknown_preset(const char *given, const char *name) {
-    const char *const names[] = {"vittt_tiny", "vittt_small", "vittt_base", "custom"};
-    if (strncmp(name, "h_vittt", 7) == 0) {
-        return status_set(STATUS_USAGE,
-                          "[model] preset '%s': hierarchical models are not supported; there are "
-                          "vittt_tiny, vittt_small, vittt_base and custom",
-                          given);
-    }
-    const char *near = nearest_name(name, names, 4);
+    const char *names[PRESETS + 1];
+    for (int i = 0; i < PRESETS; i++) names[i] = presets[i].name;
+    names[PRESETS] = "custom";
+    const char *near = nearest_name(name, names, PRESETS + 1);
     if (near) {
         return status_set(STATUS_USAGE, "[model] preset '%.100s' is unknown; did you mean '%s'?",
                           given, near);
     }
     return status_set(STATUS_USAGE,
                       "[model] preset '%.100s' is unknown; there are vittt_tiny, vittt_small, "
-                      "vittt_base and custom",
+                      "vittt_base, vittt_h_tiny, vittt_h_small, vittt_h_base and custom",
                       given);
+}
+
+/* What a hierarchical model cannot be, after the sizes that every model has. */
+static Status check_stages(const VitttConfig *c) {
+    HierStages s;
+    SequenceSpec sequence;
+    VitttVariant variant;
+    TRY(hier_stages_parse(c->stages, &s));
+    if (c->patch != HIER_REDUCTION || c->depth != hier_stages_depth(&s) ||
+        c->width != s.width[HIER_STAGES - 1] || c->heads != s.heads[HIER_STAGES - 1])
+        return status_set(STATUS_USAGE,
+                          "[model] width %lld, depth %lld, heads %lld, patch %lld do not belong to "
+                          "stages %.100s: a hierarchical model takes its sizes from them alone",
+                          (long long)c->width, (long long)c->depth, (long long)c->heads,
+                          (long long)c->patch, c->stages);
+    if (c->stem_depth > 0)
+        return status_set(STATUS_USAGE, "[model] stem_depth: a hierarchical model has a stem of "
+                                        "its own");
+    TRY(vittt_config_mixer(c, &sequence, &variant));
+    if (sequence.kind == SEQUENCE_NONE) return STATUS_OK;
+    return status_set(STATUS_USAGE,
+                      "[model] mixer '%.100s' is not for hierarchical models, which have the ViTTT "
+                      "mixer and its variants",
+                      c->mixer);
+}
+
+/* Rotary positions: of pairs of channels, half of them for rows. */
+static Status check_rope(const VitttConfig *c) {
+    SequenceSpec sequence;
+    VitttVariant variant;
+    TRY(vittt_config_mixer(c, &sequence, &variant));
+    if (sequence.kind == SEQUENCE_NONE && c->width % 4 == 0) return STATUS_OK;
+    return status_set(STATUS_USAGE,
+                      "[model] rope: only with the ViTTT mixer and its variants, and a width that "
+                      "is a multiple of 4; mixer '%.100s', width %lld",
+                      c->mixer, (long long)c->width);
 }
 
 Status vittt_config_check(const VitttConfig *c) {
@@ -140,6 +189,8 @@ Status vittt_config_check(const VitttConfig *c) {
     if (!(c->drop_path >= 0 && c->drop_path < 1))
         return status_set(STATUS_USAGE, "[model] drop_path is %g, expected 0 <= rate < 1",
                           c->drop_path);
+    if (c->stages[0]) TRY(check_stages(c));
+    if (c->rope) TRY(check_rope(c));
     if (c->form < VITTT_FUSED || c->form > VITTT_PAIRS)
         return status_set(STATUS_USAGE, "[model] form is %d, expected 0, 1 or 2", c->form);
     SequenceSpec sequence;
@@ -182,6 +233,56 @@ Status vittt_config_mixer(const VitttConfig *c, SequenceSpec *sequence, VitttVar
     return STATUS_OK;
 }
 
+static bool is_set(const Config *source, const char *key) {
+    return source && config_is_set(source, "model", key);
+}
+
+typedef struct Size {
+    const char *key;
+    int64_t *field, value;
+} Size;
+
+/* Fills the sizes that nobody set. */
+static void fill_sizes(const Size *size, int count, const Config *source) {
+    for (int i = 0; i < count; i++)
+        if (!is_set(source, size[i].key)) *size[i].field = size[i].value;
+}
+
+static Status fill_preset(VitttConfig *c, const Preset *p, const Config *source) {
+    const Size plain[] = {{"width", &c->width, p->width},
+                          {"depth", &c->depth, p->depth},
+                          {"heads", &c->heads, p->heads},
+                          {"mlp_ratio", &c->mlp_ratio, 4},
+                          {"patch", &c->patch, 16}};
+    if (!is_set(source, "stages")) snprintf(c->stages, sizeof c->stages, "%s", p->stages);
+    if (!is_set(source, "drop_path")) c->drop_path = p->drop_path;
+    if (!p->stages[0]) {
+        fill_sizes(plain, 5, source);
+        if (!c->stages[0]) return STATUS_OK;
+        return status_set(STATUS_USAGE,
+                          "[model] stages: %s is a plain model; stages go with the hierarchical "
+                          "ones and with custom",
+                          p->name);
+    }
+    if (!is_set(source, "mlp_ratio")) c->mlp_ratio = 4;
+    if (c->stages[0]) return STATUS_OK;
+    return status_set(STATUS_USAGE, "[model] stages: %s is a hierarchical model, it needs them",
+                      p->name);
+}
+
+/* The sizes that follow from the stages. */
+static Status fill_stages(VitttConfig *c, const Config *source) {
+    HierStages s;
+    TRY(hier_stages_parse(c->stages, &s));
+    const Size sizes[] = {{"width", &c->width, s.width[HIER_STAGES - 1]},
+                          {"depth", &c->depth, hier_stages_depth(&s)},
+                          {"heads", &c->heads, s.heads[HIER_STAGES - 1]},
+                          {"patch", &c->patch, HIER_REDUCTION}};
+    fill_sizes(sizes, 4, source);
+    if (source && !is_set(source, "rope")) c->rope = true;
+    return STATUS_OK;
+}
+
 Status vittt_config_resolve(VitttConfig *c, const Config *source) {
     char name[64];
     if (!plain_name(c->preset, name, sizeof name)) return unknown_preset(c->preset, c->preset);
@@ -192,34 +293,37 @@ Status vittt_config_resolve(VitttConfig *c, const Config *source) {
     }
     if (!preset && strcmp(name, "custom") != 0) return unknown_preset(c->preset, name);
     snprintf(c->preset, sizeof c->preset, "%s", preset ? preset->name : "custom");
-    if (preset) {
-        const struct {
-            const char *key;
-            int64_t *field, value;
-        } sizes[] = {{"width", &c->width, preset->width},
-                     {"depth", &c->depth, preset->depth},
-                     {"heads", &c->heads, preset->heads},
-                     {"mlp_ratio", &c->mlp_ratio, 4},
-                     {"patch", &c->patch, 16}};
-        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-            if (!source || !config_is_set(source, "model", sizes[i].key))
-                *sizes[i].field = sizes[i].value;
-        }
-        if (!source || !config_is_set(source, "model", "drop_path"))
-            c->drop_path = preset->drop_path;
-    }
+    if (preset) TRY(fill_preset(c, preset, source));
+    if (preset && preset->stages[0] && !source) c->rope = true;
+    if (c->stages[0]) TRY(fill_stages(c, source));
     return vittt_config_check(c);
 }
 
-/* Products of matrices and convolutions, as vittt.md 1 counts: the depthwise inner gradient (9Nd
- * elementwise products per block) is not among them. */
-int64_t vittt_macs(const VitttConfig *c) {
-    const int64_t side = c->image_size / c->patch, n = side * side;
-    const int64_t w = c->width, d = w / c->heads;
+/* Products of one block on a map of n tokens, the depthwise inner gradient (9 n d elementwise ones)
+ * not among them. */
+static int64_t block_macs(int64_t w, int64_t heads, int64_t n, int64_t ratio, bool local) {
+    const int64_t d = w / heads;
     const int64_t mixer = 3 * n * w * (w + d) + 6 * n * w * d + 9 * n * d + n * w * (w + d);
-    const int64_t mlp = 2 * c->mlp_ratio * n * w * w, position = 9 * n * w;
+    return mixer + 2 * ratio * n * w * w + 9 * n * w + (local ? 9 * n * ratio * w : 0);
+}
+
+static int64_t stages_macs(const VitttConfig *c) {
+    HierStages s;
+    if (hier_stages_parse(c->stages, &s) != STATUS_OK) return 0;
+    int64_t macs = hier_macs(&s, c->image_size) + c->width * c->classes;
+    for (int i = 0; i < HIER_STAGES; i++) {
+        const int64_t side = c->image_size / (HIER_REDUCTION >> (HIER_STAGES - 1 - i));
+        macs += s.blocks[i] * block_macs(s.width[i], s.heads[i], side * side, c->mlp_ratio, true);
+    }
+    return macs;
+}
+
+/* Products of matrices and convolutions, as vittt.md 1 counts. */
+int64_t vittt_macs(const VitttConfig *c) {
+    if (vittt_is_hierarchical(c)) return stages_macs(c);
+    const int64_t side = c->image_size / c->patch, n = side * side, w = c->width;
     const int64_t embedding = c->stem_depth > 0
                                   ? stem_macs(c->stem_depth, c->stem_width, w, c->patch, n)
                                   : 3 * c->patch * c->patch * n * w;
-    return embedding + c->depth * (position + mixer + mlp) + w * c->classes;
+    return embedding + c->depth * block_macs(w, c->heads, n, c->mlp_ratio, false) + w * c->classes;
 }

@@ -132,10 +132,9 @@ Status ema_cpu(Device *d, Tensor average, Tensor p, float decay) {
     (void)d;
     if (average.dtype != DTYPE_F32 || p.dtype != DTYPE_F32) return refuse_dtype("ema", p.dtype);
     const int64_t count = tensor_count(p);
-    const float fresh = 1.0f - decay;
     float *restrict a = average.data;
     const float *restrict x = p.data;
 #pragma omp parallel for simd schedule(static) if (count >= PARALLEL_MIN)
-    for (int64_t i = 0; i < count; i++) a[i] = decay * a[i] + fresh * x[i];
+    for (int64_t i = 0; i < count; i++) a[i] = x[i] + decay * (a[i] - x[i]);
     return STATUS_OK;
 }

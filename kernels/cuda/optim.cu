@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(THREADS)
     pack_load<float, V>(a, average + i);
     pack_load<float, V>(x, p + i);
 #pragma unroll
-    for (int k = 0; k < V; k++) a[k] = decay * a[k] + (1.0f - decay) * x[k];
+    for (int k = 0; k < V; k++) a[k] = x[k] + decay * (a[k] - x[k]);
     pack_store<float, V>(average + i, a);
 }
 

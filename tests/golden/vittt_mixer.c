@@ -13,7 +13,7 @@ typedef struct MixerRun {
     Params params;
     VitttMixer mixer;
     VitttTrace trace;
-    GoldenArray x, dy;
+    GoldenArray x, dy, rope;
     int64_t height, width;
 } MixerRun;
 
@@ -33,12 +33,13 @@ static Status compare_trace(MixerRun *r, const char *variant) {
     return STATUS_OK;
 }
 
-static Status run_variant(MixerRun *r, const char *variant, VitttForm form) {
+/* label: of the tensors; that of the variant, or base_rope. */
+static Status run_variant(MixerRun *r, const char *label, const char *variant, VitttForm form) {
     Golden *g = r->g;
     Tape *t = r->t;
     char name[128];
     double floor;
-    snprintf(name, sizeof name, "ttt.%s.g.", variant);
+    snprintf(name, sizeof name, "ttt.%s.g.", label);
     TRY(golden_gradient_floor(g, name, &floor));
     TRY(vittt_variant_by_name(variant, &r->mixer.variant));
     r->mixer.form = form;
@@ -48,18 +49,24 @@ static Status run_variant(MixerRun *r, const char *variant, VitttForm form) {
     Tensor x, dy;
     TRY(golden_push(t, &r->x, g->act, &x));
     TRY(golden_push(t, &r->dy, DTYPE_F32, &dy));
+    r->mixer.rope = NULL;
+    if (label != variant) {
+        Tensor rope;
+        TRY(golden_push(t, &r->rope, DTYPE_F32, &rope));
+        r->mixer.rope = tape_input(t, rope, "rope");
+    }
     Var *input = tape_input_grad(t, x, "x");
     Var *y = vittt_mixer_forward(&r->mixer, t, input, r->height, r->width);
     Var *loss = golden_weighted_sum(t, y, dy);
     TRY(tape_status(t));
-    snprintf(name, sizeof name, "ttt.%s.y", variant);
+    snprintf(name, sizeof name, "ttt.%s.y", label);
     TRY(golden_compare(g, name, vittt_form_names[form], y->value, 0));
-    if (form == VITTT_COMPOSED) TRY(compare_trace(r, variant));
+    if (form == VITTT_COMPOSED) TRY(compare_trace(r, label));
     TRY(tape_backward(t, loss, 1));
     TRY(params_finish_grads(&r->params));
-    snprintf(name, sizeof name, "ttt.%s.dx", variant);
+    snprintf(name, sizeof name, "ttt.%s.dx", label);
     TRY(golden_compare(g, name, vittt_form_names[form], input->grad, floor));
-    snprintf(name, sizeof name, "ttt.%s.g.", variant);
+    snprintf(name, sizeof name, "ttt.%s.g.", label);
     return golden_check_gradients(g, &r->params, name, vittt_form_names[form], floor);
 }
 
@@ -71,8 +78,12 @@ static Status run_variants(MixerRun *r) {
         if (!golden_has(r->g, prefix)) continue;
         /* Only the base has a fused node. */
         for (int form = i == 0 ? VITTT_FUSED : VITTT_COMPOSED; form <= VITTT_PAIRS; form++)
-            TRY(run_variant(r, variant, (VitttForm)form));
+            TRY(run_variant(r, variant, variant, (VitttForm)form));
     }
+    if (!golden_has(r->g, "ttt.base_rope.")) return STATUS_OK;
+    TRY(golden_read(r->g, &r->rope, "ttt.rope"));
+    for (int form = VITTT_FUSED; form <= VITTT_PAIRS; form++)
+        TRY(run_variant(r, "base_rope", vittt_variant_name(0), (VitttForm)form));
     return STATUS_OK;
 }
 
@@ -103,5 +114,6 @@ Status golden_run_vittt_mixer(Golden *g) {
     params_free(&r.params);
     mem_free(r.x.values);
     mem_free(r.dy.values);
+    mem_free(r.rope.values);
     return s;
 }

@@ -14,26 +14,6 @@ typedef struct ModelRun {
     GoldenArray image, target; /* image [B,H,W,3] */
 } ModelRun;
 
-/* [B,3,H,W] of the file to the [B,H,W,3] of the model. */
-static Status channels_last(GoldenArray *a) {
-    if (a->rank != 4 || a->shape[1] != 3)
-        return status_set(STATUS_DATA, "iso.img is not [B,3,H,W]");
-    void *memory;
-    TRY(mem_alloc(&memory, a->count, sizeof(double), "image"));
-    double *out = memory;
-    const int64_t batch = a->shape[0], pixels = a->shape[2] * a->shape[3];
-    for (int64_t b = 0; b < batch; b++)
-        for (int64_t c = 0; c < 3; c++)
-            for (int64_t p = 0; p < pixels; p++)
-                out[(b * pixels + p) * 3 + c] = a->values[(b * 3 + c) * pixels + p];
-    mem_free(a->values);
-    a->values = out;
-    a->shape[1] = a->shape[2];
-    a->shape[2] = a->shape[3];
-    a->shape[3] = 3;
-    return STATUS_OK;
-}
-
 static Status rows_of(Golden *g, const char *name, int64_t *rows) {
     const SafeEntry *e = NULL;
     TRY(golden_entry(g, &e, name));
@@ -64,7 +44,7 @@ static Status prepare(ModelRun *r) {
     Golden *g = r->g;
     VitttConfig config;
     TRY(golden_read(g, &r->image, "iso.img"));
-    TRY(channels_last(&r->image));
+    TRY(golden_channels_last(&r->image));
     TRY(golden_read(g, &r->target, "iso.target"));
     TRY(configure(r, &config));
     TRY(vittt_new(&config, &r->params, &r->model));

@@ -62,6 +62,40 @@ static Var *cpe_norm_only(Tape *t, Var *const *in) {
     Var *sum;
     return op_cpe_norm(t, in[0], 4, 3, in[1], in[2], in[3], in[4], 1e-6f, &sum);
 }
+static Var *conv3(Tape *t, Var *const *in) {
+    return op_conv3(t, in[0], in[1], 1);
+}
+static Var *conv3_strided(Tape *t, Var *const *in) {
+    return op_conv3(t, in[0], in[1], 2);
+}
+/* Both kinks of relu have values on either side and never near them: signs are fixed. */
+static Var *dwconv_down(Tape *t, Var *const *in) {
+    Var *sign = op_cast(t, op_sign(t, in[3]), in[0]->value.dtype);
+    Var *bias = op_mul(t, op_exp(t, in[2]), op_sign(t, in[4]));
+    return op_dwconv_down(t, op_mul(t, op_exp(t, in[0]), sign), in[1], op_scale(t, bias, 3.0f));
+}
+static Var *batchnorm(Tape *t, Var *const *in) {
+    return op_batchnorm(t, in[0], in[1], in[2], in[3], in[4], 1e-2f, false, true);
+}
+static Var *batchnorm_seen(Tape *t, Var *const *in) {
+    return op_batchnorm(t, in[0], in[1], in[2], in[3], in[4], 1e-2f, false, false);
+}
+/* Four channels of the MLP's hidden layer on a map of 3 x 2; biases of the products are left out in
+ * one of the cases. */
+static Var *local_mlp_residual(Tape *t, Var *const *in) {
+    const LocalMlp p = {in[1], NULL, in[2], in[3], in[4], NULL};
+    return op_local_mlp_residual(t, in[0], 3, 2, &p, in[5], tensor_none());
+}
+static Var *local_mlp_composed(Tape *t, Var *const *in) {
+    Var *h = op_gelu(t, op_linear(t, in[0], in[1], NULL));
+    Var *local = op_gelu(t, op_cpe(t, h, 3, 2, in[2], in[3]));
+    Var *y = op_linear_residual(t, local, in[4], NULL, in[5], tensor_none());
+    Var *own = local_mlp_residual(t, in);
+    return op_add(t, y, own, -2.0f); /* minus the op where both are equal */
+}
+static Var *rope(Tape *t, Var *const *in) {
+    return op_rope(t, in[0], in[1]);
+}
 static Var *dwconv_apply(Tape *t, Var *const *in) {
     return op_dwconv_apply(t, in[0], in[1]);
 }
@@ -184,6 +218,22 @@ static const GradientCase others[] = {
          .step = 0.02),
     CASE("cpe_norm", "the sum", cpe_norm_sum,
          {ACT(1, 2, 12, 5), PLAIN(0.3, 5, 1, 3, 3), PLAIN(1, 5), FIXED(1, 5), FIXED(1, 5)}),
+    CASE("conv3", "", conv3, {ACT(1, 2, 5, 4, 3), WEIGHT(0.5, 4, 3, 3, 3)}),
+    CASE("conv3", "stride 2", conv3_strided, {ACT(1, 2, 5, 4, 3), WEIGHT(0.5, 4, 3, 3, 3)}),
+    CASE("dwconv_down", "", dwconv_down,
+         {ACT(0.5, 2, 5, 4, 6), PLAIN(0.05, 6, 1, 3, 3), PLAIN(0.3, 6), FIXED(1, 2, 5, 4, 6),
+          FIXED(1, 6)}),
+    CASE("batchnorm", "of the batch", batchnorm,
+         {ACT(1, 2, 7, 5), PLAIN(1, 5), PLAIN(1, 5), FIXED(1, 5), FIXED(0, 5)}),
+    CASE("batchnorm", "seen before", batchnorm_seen,
+         {ACT(1, 2, 7, 5), PLAIN(1, 5), PLAIN(1, 5), FIXED(1, 5), FIXED(0, 5)}),
+    CASE("local_mlp_residual", "", local_mlp_residual,
+         {ACT(1, 2, 6, 3), WEIGHT(0.5, 4, 3), PLAIN(0.5, 4, 1, 3, 3), PLAIN(0.5, 4),
+          WEIGHT(0.5, 5, 4), ACT(1, 2, 6, 5)}),
+    CASE("local_mlp_residual", "twice the op from the composed form", local_mlp_composed,
+         {ACT(1, 2, 6, 3), WEIGHT(0.5, 4, 3), PLAIN(0.5, 4, 1, 3, 3), PLAIN(0.5, 4),
+          WEIGHT(0.5, 5, 4), ACT(1, 2, 6, 5)}),
+    CASE("rope", "", rope, {ACT(1, 2, 6, 11), FIXED(1, 6, 2, 2)}),
     CASE("dwconv_apply", "shared", dwconv_apply, {ACT(1, 2, 4, 3, 5), PLAIN(1, 1, 5, 9)}),
     CASE("dwconv_apply", "per sample", dwconv_apply, {ACT(1, 2, 4, 3, 5), PLAIN(1, 2, 5, 9)}),
     CASE("dwconv_taps", "", dwconv_taps, {ACT(1, 2, 4, 3, 5), ACT(1, 2, 4, 3, 5)}),

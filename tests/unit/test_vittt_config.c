@@ -57,6 +57,10 @@ static void names_people_guess(void **state) {
         {"[model]\npreset = base\n", "vittt_base", 768, 12},
         {"[model]\npreset = vittt_t\n", "vittt_tiny", 192, 6},
         {"[model]\npreset = T\n", "vittt_tiny", 192, 6},
+        {"[model]\npreset = h_vittt_tiny\n", "vittt_h_tiny", 512, 16},
+        {"[model]\npreset = H-ViTTT-S\n", "vittt_h_small", 512, 16},
+        {"[model]\npreset = vittt_h_base\n", "vittt_h_base", 640, 20},
+        {"[model]\npreset = h-b\n", "vittt_h_base", 640, 20},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         assert_int_equal(resolve(cases[i].text), STATUS_OK);
@@ -113,7 +117,15 @@ static void mistakes_are_named(void **state) {
     (void)state;
     expect_message("[model]\npreset = vittt_smal\n", "did you mean 'vittt_small'?");
     expect_message("[model]\npreset = resnet50\n", "there are vittt_tiny");
-    expect_message("[model]\npreset = h_vittt_tiny\n", "hierarchical");
+    expect_message("[model]\npreset = h_vittt_tny\n", "did you mean 'vittt_h_tiny'?");
+    expect_message("[model]\npreset = vittt_tiny\nstages = 8x1x2,8x1x2,8x1x2,8x1x2\n",
+                   "vittt_tiny is a plain model");
+    expect_message("[model]\npreset = vittt_h_tiny\nwidth = 512\nheads = 8\n",
+                   "takes its sizes from them alone");
+    expect_message("[model]\npreset = vittt_h_tiny\nimage_size = 230\n",
+                   "230 is not a multiple of patch 32; nearest: 224");
+    expect_message("[model]\npreset = vittt_h_tiny\nmixer = ttt_linear\n",
+                   "'ttt_linear' is not for hierarchical models");
     expect_message("[model]\nimage_size = 225\n",
                    "225 is not a multiple of patch 16; nearest: 224");
     expect_message("[model]\nwidth = 100\n", "width 100 is not a multiple of heads 6");
