@@ -76,7 +76,10 @@ static Status add(Params *p, const char *name, int rank, const int64_t *shape, i
     }
     item->master = tensor_of(NULL, DTYPE_F32, rank, shape);
     p->items[p->count++] = item;
-    if (!(flags & PARAM_BUFFER)) p->total += count;
+    if (flags & PARAM_BUFFER)
+        p->has_buffers = true;
+    else
+        p->total += count;
     *out = item;
     return STATUS_OK;
 }

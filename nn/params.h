@@ -33,9 +33,10 @@ typedef struct Params {
     Device *device;
     Param **items; /* registration order; addresses are stable */
     int64_t count, capacity;
-    int64_t total;               /* elements of all parameters but buffers (the published count) */
-    int64_t flat;                /* elements of the flat block, padding included */
-    int64_t decayed;             /* elements of its decayed front part */
+    int64_t total;   /* elements of all parameters but buffers (the published count) */
+    int64_t flat;    /* elements of the flat block, padding included */
+    int64_t decayed; /* elements of its decayed front part */
+    bool has_buffers;
     Tensor master, shadow, grad; /* flat blocks; shadow and grad none until needed */
     Status status;               /* sticky over params_add */
 } Params;

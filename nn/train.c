@@ -86,6 +86,7 @@ static bool validation_is_due(const Loop *l) {
 
 static Status validate(Loop *l) {
     if (!l->task->validate || l->state->validated_step == l->state->step) return STATUS_OK;
+    TRY(ranks_share_buffers(l));
     TRY(status_context(record_validate(l), "validation"));
     window_reset(l);
     return STATUS_OK;

@@ -96,6 +96,8 @@ Status pass_update(Loop *l);
 /* Several ranks (train_ranks.c); with one these do nothing. */
 Status ranks_init(Loop *l);
 void ranks_free(Loop *l);
+/* Before a validation: what buffers hold may differ between ranks, and rank 0's counts. */
+Status ranks_share_buffers(Loop *l);
 /* Before the gradients are summed: this rank's part of the step went as `mine` says. OK when all
  * are well; STATUS_END or STATUS_STOPPED when the step shall not happen. */
 Status ranks_agree(Loop *l, Status mine);

@@ -54,6 +54,18 @@ static Status share_start(Loop *l) {
     return params_refresh(o->params);
 }
 
+Status ranks_share_buffers(Loop *l) {
+    Comm *c = l->options->comm;
+    AdamW *o = l->optim;
+    if (alone(l) || !o->params->has_buffers) return STATUS_OK;
+    ranks_wait_begin(l);
+    TRY(comm_broadcast(c, o->params->master));
+    if (o->ema) TRY(comm_broadcast(c, o->ema->average));
+    TRY(device_sync(tape_device(l->tape)));
+    ranks_wait_end(l);
+    return STATUS_OK;
+}
+
 Status ranks_init(Loop *l) {
     if (alone(l)) return STATUS_OK;
     TRY(mem_alloc(&l->edges, comm_ranks(l->options->comm), sizeof(Edge), "reports of ranks"));

@@ -134,6 +134,7 @@ static Status check_alike(const Average *a) {
 
 static Status average_tensor(Average *a, const SafeEntry *e) {
     Tensor mean;
+    if (weights_out_skips(e)) return STATUS_OK;
     TRY(weights_out_take(&a->out, e, &mean));
     const int64_t n = tensor_count(mean);
     TRY(mem_grow((void **)&a->sum, n + 1, sizeof *a->sum, "a tensor's sum"));

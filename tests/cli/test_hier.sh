@@ -36,6 +36,8 @@ run 0 train "${hier[@]}" "${small_data[@]}" --epochs 1 --precision bf16 --batch-
 run 0 train "${hier[@]}" "${small_data[@]}" --epochs 1 --no-rope -o plain
 run 0 train "${hier[@]}" "${small_data[@]}" --epochs 1 --mixer v3_linear_paper --max-steps 1 -o variant
 
+run 0 train "${hier[@]}" "${small_data[@]}" --epochs 1 --device cpu --ranks 2 --max-steps 4 -o ranks
+
 # ---- other commands read what the run wrote ----
 report=$(grep '"kind":"validate"' learns/metrics.jsonl | tail -n 1 | sed 's/.*"top1":\([0-9.]*\).*/\1/')
 run 0 eval --json -q "${small_data[@]}" --checkpoint learns
