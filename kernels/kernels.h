@@ -113,6 +113,8 @@ typedef struct ViewForm {
     float norm_eps, head_eps, unit_offset, out_eps; /* layer norms, q/k norms, |q|, o_norm */
     Tensor zeros;                                   /* F32 [d] */
     Tensor u, o, wide;
+    Tensor end_norm_w, colours_w; /* what makes colours of the last x: F32 [d], act [C,d] */
+    Tensor colours;               /* F32 [R,C], C <= the columns of wide; none: not wanted */
 } ViewForm;
 
 struct Kernels {
@@ -394,7 +396,8 @@ struct Kernels {
     Status (*lact_gate_backward)(Device *d, Tensor dab, Tensor p, Tensor dp, Tensor ab);
     /* x[B,N,d] (act) through `count` blocks in turn, windows of l tokens attending: layernorm,
      * linear, attention, linear_residual; layernorm, linear, silu_heads, matmul, lact_gate, matmul,
-     * rmsnorm, linear_residual; layernorm, linear with GELU, linear_residual. */
+     * rmsnorm, linear_residual; layernorm, linear with GELU, linear_residual. Then, where they are
+     * wanted, colours = sigmoid(layernorm(x; end_norm_w) colours_w'). */
     Status (*view_blocks)(Device *d, Tensor x, int count, const ViewBlock *block,
                           const ViewForm *form);
     /* Of each part: columns [at, at + C) of y[O,R,P] (act) = M/(|M| + offset) |W| with M = W + sign

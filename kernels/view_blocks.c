@@ -48,6 +48,17 @@ static Status feed_forward(Device *d, Tensor x, const ViewBlock *b, const ViewFo
     return d->k->linear_residual(d, x, hidden, b->fc_out_w, none, x, none);
 }
 
+Status view_colours_composed(Device *d, Tensor x, const ViewForm *f) {
+    const int64_t rows = tensor_rows(x), columns = tensor_last(f->colours);
+    const Tensor z = part(f->wide, rows, columns), none = tensor_none();
+    const Grad to = grad_set(tensor_view2(f->colours, rows, columns));
+    TRY(d->k->layernorm(d, f->u, none, tensor_view2(x, rows, tensor_last(x)), f->end_norm_w,
+                        f->zeros, f->norm_eps));
+    TRY(d->k->linear(d, z, none, f->u, f->colours_w, none, ACT_NONE));
+    TRY(d->k->copy(d, to, z, 1));
+    return d->k->unary(d, to, UNARY_SIGMOID, to.t);
+}
+
 Status view_blocks_composed(Device *d, Tensor x, int count, const ViewBlock *block,
                             const ViewForm *form) {
     const Tensor rows = tensor_view2(x, tensor_rows(x), tensor_last(x));
@@ -56,5 +67,5 @@ Status view_blocks_composed(Device *d, Tensor x, int count, const ViewBlock *blo
         TRY(read(d, rows, x.shape[0], &block[i], form));
         TRY(feed_forward(d, rows, &block[i], form));
     }
-    return STATUS_OK;
+    return tensor_is_none(form->colours) ? STATUS_OK : view_colours_composed(d, x, form);
 }

@@ -11,6 +11,8 @@ extern "C" {
 
 Status view_blocks_composed(Device *d, Tensor x, int count, const ViewBlock *block,
                             const ViewForm *form);
+/* The colours alone. */
+Status view_colours_composed(Device *d, Tensor x, const ViewForm *form);
 
 #ifdef __cplusplus
 }

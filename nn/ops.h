@@ -193,14 +193,19 @@ typedef struct LactWeights {
  * and W2 stay as they are, with B = 1. The values of u are not needed afterwards. */
 LactWeights op_lact_step(Tape *t, LactGradients u, Var *const w[3], float sign, float offset,
                          DType dtype);
-/* f_W'(q) [B,H,m,e] of packed [B,m,d], queries before silu; leading dimensions of the weights are
+/* The same without recording, into values that are there. */
+void op_lact_step_to(Tape *t, LactGradients u, Var *const w[3], float sign, float offset,
+                     LactWeights to);
+/* f_W'(q) [B,H,m,e] of packed [B,m,d], queries before silu (without recording the first d channels
+ * of more); leading dimensions of the weights are
  * B or 1. */
 Var *op_lact_read(Tape *t, Var *packed, LactWeights w, float offset);
 /* rmsnorm(o; norm_w) of o [B,H,m,e] by head, heads joined, times proj_w [O,He] transposed, plus
  * residual [B,m,O] (may be NULL): op_rmsnorm, op_merge_heads and op_linear_residual in one. */
 Var *op_lact_out(Tape *t, Var *o, Var *norm_w, float eps, Var *proj_w, Var *residual);
-/* x [B,N,d] through `count` blocks that only read, in place: x stays the caller's and holds the
- * result. Not while recording. The caller fills heads, window and the offsets of `form`. */
-void op_view_blocks(Tape *t, Var *x, int count, const ViewBlock *block, ViewForm form);
+/* x [B,N,d] through `count` blocks that only read, in place: x stays the caller's. The colours
+ * [B,N,C] F32 that form.colours_w [C,d] makes of the result, or x. Not while recording. The caller
+ * fills heads, window, the offsets and, for colours, both weights of `form`. */
+Var *op_view_blocks(Tape *t, Var *x, int count, const ViewBlock *block, ViewForm form);
 
 #endif

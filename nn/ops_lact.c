@@ -60,8 +60,9 @@ static Status take_tokens(Tape *t, const WriteSizes *s, Tensor packed, float off
     Device *d = tape_device(t);
     TRY(take4(t, s->act, s->batch, s->heads, s->tokens, s->e, &o->k));
     TRY(take4(t, s->act, s->batch, s->heads, s->tokens, s->e, &o->v));
-    TRY(d->k->silu_heads(d, o->k, packed, 0, offset));
-    return d->k->silu_heads(d, o->v, packed, s->heads * s->e, 0);
+    const int64_t values = packed.shape[2] - s->heads * s->e; /* the last channels */
+    TRY(d->k->silu_heads(d, o->k, packed, values - s->heads * s->e, offset));
+    return d->k->silu_heads(d, o->v, packed, values, 0);
 }
 
 static Status take_weights(Tape *t, const WriteSizes *s, Var *const *w, WriteOperands *o) {
@@ -228,12 +229,14 @@ static bool weights_fit(Var *const *w) {
            b.shape[1] == a.shape[2] && b.shape[2] == a.shape[1];
 }
 
-static bool write_fits(Var *const *in) {
+/* Without gradients, packed may have channels of queries in front. */
+static bool write_fits(Var *const *in, bool exact) {
     const Tensor p = in[0]->value, r = in[1]->value;
     const int64_t heads = in[2]->value.shape[0], e = in[2]->value.shape[1];
     return weights_fit(in + 2) && p.rank == 3 && op_is_act(p.dtype) &&
-           p.shape[2] == 2 * heads * e && r.rank == 3 && r.dtype == DTYPE_F32 &&
-           r.shape[0] == p.shape[0] && r.shape[1] == p.shape[1] && r.shape[2] == 3 * heads;
+           (exact ? p.shape[2] == 2 * heads * e : p.shape[2] >= 2 * heads * e) && r.rank == 3 &&
+           r.dtype == DTYPE_F32 && r.shape[0] == p.shape[0] && r.shape[1] == p.shape[1] &&
+           r.shape[2] == 3 * heads;
 }
 
 static LactGradients gradients_of(Var *v) {
@@ -244,7 +247,8 @@ LactGradients op_lact_write(Tape *t, Var *packed, Var *rates, Var *const w[3], f
                             bool only_w1, DType out_type) {
     Var *in[] = {packed, rates, w[0], w[1], w[2]};
     if (!op_ready(t, "lact_write", 5, in)) return gradients_of(tape_poison(t));
-    if (!write_fits(in) || (out_type != DTYPE_F32 && out_type != packed->value.dtype))
+    if (!write_fits(in, tape_recording(t)) ||
+        (out_type != DTYPE_F32 && out_type != packed->value.dtype))
         return gradients_of(op_refuse(t, "lact_write", 5, in,
                                       "[B, n, 2d], F32 [B, n, 3H], F32 w0 and w2 [H, e, h], w1 "
                                       "[H, h, e]"));
@@ -307,13 +311,16 @@ static Status read_backward(Tape *t, Node *n) {
     return STATUS_OK;
 }
 
-static bool read_fits(Tensor packed, Tensor gates, Tensor back) {
+/* Without gradients, packed may have other channels behind the queries. */
+static bool read_fits(Tensor packed, Tensor gates, Tensor back, bool exact) {
+    const int64_t wanted = back.rank == 4 ? back.shape[1] * back.shape[3] : 0;
     return packed.rank == 3 && op_is_act(packed.dtype) && gates.rank == 4 && back.rank == 4 &&
            gates.dtype == packed.dtype && back.dtype == packed.dtype &&
            (gates.shape[0] == 1 || gates.shape[0] == packed.shape[0]) &&
            (back.shape[0] == 1 || back.shape[0] == packed.shape[0]) &&
            gates.shape[1] == back.shape[1] && gates.shape[2] == back.shape[3] &&
-           gates.shape[3] == 2 * back.shape[2] && packed.shape[2] == back.shape[1] * back.shape[3];
+           gates.shape[3] == 2 * back.shape[2] &&
+           (exact ? packed.shape[2] == wanted : packed.shape[2] >= wanted);
 }
 
 static Status read_forward(Tape *t, Tensor o, Tensor ab, Tensor packed, LactWeights w,
@@ -334,7 +341,7 @@ Var *op_lact_read(Tape *t, Var *packed, LactWeights w, float offset) {
     Var *in[] = {packed, w.gates, w.back};
     if (!op_ready(t, "lact_read", 3, in)) return tape_poison(t);
     const Tensor x = packed->value, gates = w.gates->value, back = w.back->value;
-    if (!read_fits(x, gates, back))
+    if (!read_fits(x, gates, back, tape_recording(t)))
         return op_refuse(t, "lact_read", 3, in,
                          "[B, m, d], [B or 1, H, e, 2h], [B or 1, H, h, e] of one dtype");
     Tensor ab;

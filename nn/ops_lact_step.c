@@ -144,3 +144,26 @@ LactWeights op_lact_step(Tape *t, LactGradients u, Var *const w[3], float sign, 
     }
     return op_done(t, "lact_step", status, y.back) == y.back ? y : no_weights(t);
 }
+
+void op_lact_step_to(Tape *t, LactGradients u, Var *const w[3], float sign, float offset,
+                     LactWeights to) {
+    Var *present = u.back ? u.back : u.gates;
+    Var *in[] = {w[0], w[1], w[2], u.gates ? u.gates : present, present, to.gates, to.back};
+    int64_t batch = 0;
+    if (!op_ready(t, "lact_step", 7, in)) return;
+    const int64_t *s = w[0]->value.shape;
+    if (tape_recording(t) || !u.gates || !step_fits(u, w, &batch) ||
+        !has_shape(to.gates, batch, s[0], s[1], 2 * s[2]) ||
+        !has_shape(to.back, batch, s[0], s[2], s[1]) ||
+        to.gates->value.dtype != to.back->value.dtype) {
+        op_refuse(t, "lact_step", 7, in,
+                  "F32 w0 and w2 [H, e, h], w1 [H, h, e], steps and results alike, a tape that "
+                  "does not record");
+        return;
+    }
+    const StepSizes sizes = step_sizes(w, to.back->value, true);
+    const Tensor from[2] = {u.gates->value, op_value(u.back)};
+    const Tensor y[2] = {to.gates->value, to.back->value};
+    const Status status = step_forward(t, &sizes, w, from, y, tensor_none(), sign, offset);
+    op_done(t, "lact_step", status, to.back);
+}

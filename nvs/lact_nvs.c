@@ -269,12 +269,43 @@ Var *lact_nvs_forward(LactNvs *m, Tape *t, Var *tokens, int64_t inputs, LactStat
     return decode(m, t, x);
 }
 
+/* Blocks of reconstruction that write their fast weights where the state has them. */
+static Status reconstruct_in_place(LactNvs *m, Tape *t, Var *x, LactState *state) {
+    const int64_t last = m->config.layers - 1;
+    for (int64_t i = 0; i <= last; i++) {
+        const LactNvsBlock *b = &m->blocks[i];
+        LactWeights to;
+        TRY(lact_state_room(state, t, i, &to));
+        x = attend(m, b, t, x);
+        Var *u = fast_norm(b, t, x);
+        if (i == last) {
+            tape_drop(t, x);
+            lact_scene_write(&b->ttt, t, u, to);
+            tape_drop(t, u);
+            break;
+        }
+        Var *y = lact_scene(&b->ttt, t, u, x, to);
+        tape_drop(t, u);
+        tape_drop(t, x);
+        x = feed_forward(b, t, y);
+    }
+    return tape_status(t);
+}
+
+static bool writes_in_place(const LactNvs *m, const Tape *t, const LactState *state,
+                            int64_t scenes) {
+    for (int64_t i = 0; i < m->config.layers; i++)
+        if (m->blocks[i].swap || !lact_scene_fits(&m->blocks[i].ttt, t)) return false;
+    return state->batch == scenes;
+}
+
 Status lact_reconstruct(LactNvs *m, Tape *t, Var *tokens, LactState *state) {
     TRY(tape_status(t));
     TRY(check_tokens(m, t, tokens->value, 1));
     TRY(lact_nvs_state_check(m, state));
-    const int64_t writing = tokens->value.shape[1];
+    const int64_t writing = tokens->value.shape[1], scenes = tokens->value.shape[0];
     Var *x = embed(m, t, tokens);
+    if (writes_in_place(m, t, state, scenes)) return reconstruct_in_place(m, t, x, state);
     const int64_t last = m->config.layers - 1;
     for (int64_t i = 0; i < last; i++) {
         LactFast fast;
@@ -313,8 +344,11 @@ Var *lact_render(LactNvs *m, Tape *t, Var *tokens, const LactState *state) {
     Var *x = embed(m, t, tokens);
     ViewForm form = {0};
     if (!tape_recording(t) && view_weights(m, t, state, &form)) {
-        op_view_blocks(t, x, (int)m->config.layers, m->views, form);
-        return decode(m, t, x);
+        form.end_norm_w = m->output_norm_w->value;
+        form.colours_w = m->output_w->value;
+        Var *rgb = op_view_blocks(t, x, (int)m->config.layers, m->views, form);
+        tape_drop(t, x);
+        return rgb;
     }
     for (int64_t i = 0; i < m->config.layers; i++)
         x = block_read(m, i, t, x, lact_state_fast(state, t, i));

@@ -172,16 +172,16 @@ static Status run_view_blocks(OpRun *r) {
         .fc_w = tensor_2d(r->t[3].data, all.dtype, 4 * e, e),
         .fc_out_w = tensor_2d(r->t[4].data, all.dtype, e, 4 * e),
     };
-    const ViewForm f = {heads,
-                        rows,
-                        1e-5f,
-                        1e-7f,
-                        1e-5f,
-                        1e-5f,
-                        tensor_1d(v + 6 * e, DTYPE_F32, e),
-                        tensor_2d(w, work.dtype, rows, e),
-                        tensor_2d(w + plane, work.dtype, rows, e),
-                        tensor_2d(w + 2 * plane, work.dtype, rows, 4 * e)};
+    const ViewForm f = {.heads = heads,
+                        .window = rows,
+                        .norm_eps = 1e-5f,
+                        .head_eps = 1e-7f,
+                        .unit_offset = 1e-5f,
+                        .out_eps = 1e-5f,
+                        .zeros = tensor_1d(v + 6 * e, DTYPE_F32, e),
+                        .u = tensor_2d(w, work.dtype, rows, e),
+                        .o = tensor_2d(w + plane, work.dtype, rows, e),
+                        .wide = tensor_2d(w + 2 * plane, work.dtype, rows, 4 * e)};
     r->flops = 2.0 * (double)rows * (double)(17 * e * e + 2 * rows * e);
     return r->k->view_blocks(r->device, x, 1, &b, &f);
 }

@@ -73,34 +73,44 @@ static bool input_fits(const LactLayer *m, Tape *t, const Var *x, int64_t writin
     return false;
 }
 
-/* Keys and values before silu of the tokens x, and their rates, to the fast weights. */
-static LactFast write_tokens(const LactLayer *m, Tape *t, Var *x) {
+/* Steps U of the tokens x, whose keys and values before silu are the last channels of packed. */
+static LactGradients write_steps(const LactLayer *m, Tape *t, Var *x, Var *packed) {
     const LactVariant *v = &m->variant;
     const DType inner = x->value.dtype;
     Var *rates = op_token_rates(t, x, m->rate_w, m->rate_b, LACT_RATE_SHIFT);
-    Var *packed = op_linear_rows(t, x, m->qkv_w, lact_key_channel(m), 2 * m->width);
     LactGradients g = op_lact_write(t, packed, rates, m->w, LACT_UNIT_OFFSET, v->only_w1, inner);
     tape_drop(t, rates);
-    tape_drop(t, packed);
     const NewtonSchulz steps = newton_schulz_fixed(NEWTON_SCHULZ_STEPS, inner == DTYPE_BF16);
     LactGradients u = {0};
     if (g.gates) u.gates = op_newton_schulz(t, g.gates, steps, inner);
     if (g.gates) tape_drop(t, g.gates);
     if (g.back) u.back = op_newton_schulz(t, g.back, steps, inner);
     if (g.back) tape_drop(t, g.back);
-    const float offset = v->no_weight_norm ? 0.0f : LACT_COLUMN_OFFSET;
+    return u;
+}
+
+static float step_sign(const LactLayer *m) {
+    return m->variant.ascend ? -1.0f : 1.0f;
+}
+static float step_offset(const LactLayer *m) {
+    return m->variant.no_weight_norm ? 0.0f : LACT_COLUMN_OFFSET;
+}
+
+static LactFast write_tokens(const LactLayer *m, Tape *t, Var *x) {
+    Var *packed = op_linear_rows(t, x, m->qkv_w, lact_key_channel(m), 2 * m->width);
+    const LactGradients u = write_steps(m, t, x, packed);
+    tape_drop(t, packed);
     if (tape_poison(t)) return (LactFast){.fused = {tape_poison(t), tape_poison(t)}};
-    LactFast fast = {
-        .fused = op_lact_step(t, u, m->w, v->ascend ? -1.0f : 1.0f, offset, x->value.dtype)};
+    LactFast fast = {.fused =
+                         op_lact_step(t, u, m->w, step_sign(m), step_offset(m), x->value.dtype)};
     /* their backward works from G */
     if (u.gates) tape_release(t, u.gates);
     if (u.back) tape_release(t, u.back);
     return fast;
 }
 
-/* f_W'(q) of the tokens x, through o_norm and c_proj. */
-static Var *read_tokens(const LactLayer *m, Tape *t, Var *x, Var *residual, LactWeights w) {
-    Var *packed = op_linear_rows(t, x, m->qkv_w, lact_query_channel(m), m->width);
+/* f_W'(q), through o_norm and c_proj, of tokens whose queries are the first channels of packed. */
+static Var *read_packed(const LactLayer *m, Tape *t, Var *packed, Var *residual, LactWeights w) {
     Var *o = op_lact_read(t, packed, w, LACT_UNIT_OFFSET);
     tape_drop(t, packed);
     Var *y = op_lact_out(t, o, m->norm_w, LACT_NORM_EPS, m->proj_w, residual);
@@ -110,6 +120,11 @@ static Var *read_tokens(const LactLayer *m, Tape *t, Var *x, Var *residual, Lact
         tape_drop(t, o);
     }
     return y;
+}
+
+static Var *read_tokens(const LactLayer *m, Tape *t, Var *x, Var *residual, LactWeights w) {
+    Var *packed = op_linear_rows(t, x, m->qkv_w, lact_query_channel(m), m->width);
+    return read_packed(m, t, packed, residual, w);
 }
 
 /* ---- write and read ----------------------------------------------------------------------- */
@@ -198,4 +213,31 @@ Var *lact_forward(const LactLayer *m, Tape *t, Var *x, int64_t writing, Var *res
         lact_fast_drop(t, written);
     }
     return y;
+}
+
+/* ---- a scene ------------------------------------------------------------------------------ */
+
+bool lact_scene_fits(const LactLayer *m, const Tape *t) {
+    return is_fused(m) && !m->trace && !m->variant.only_w1 && !tape_recording(t);
+}
+
+static void step_to(const LactLayer *m, Tape *t, LactGradients u, LactWeights to) {
+    if (!tape_poison(t)) op_lact_step_to(t, u, m->w, step_sign(m), step_offset(m), to);
+    if (u.gates) tape_drop(t, u.gates);
+    if (u.back) tape_drop(t, u.back);
+}
+
+/* Queries, keys and values are one product. */
+Var *lact_scene(const LactLayer *m, Tape *t, Var *x, Var *residual, LactWeights to) {
+    if (!input_fits(m, t, x, 1)) return tape_poison(t);
+    Var *packed = op_linear_rows(t, x, m->qkv_w, 0, m->qkv_w->value.shape[0]);
+    step_to(m, t, write_steps(m, t, x, packed), to);
+    return read_packed(m, t, packed, residual, to);
+}
+
+void lact_scene_write(const LactLayer *m, Tape *t, Var *x, LactWeights to) {
+    if (!input_fits(m, t, x, 1)) return;
+    Var *packed = op_linear_rows(t, x, m->qkv_w, lact_key_channel(m), 2 * m->width);
+    step_to(m, t, write_steps(m, t, x, packed), to);
+    tape_drop(t, packed);
 }

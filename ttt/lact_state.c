@@ -135,6 +135,15 @@ Status lact_state_store(LactState *s, int64_t layer, LactFast fast) {
     return STATUS_OK;
 }
 
+Status lact_state_room(LactState *s, Tape *t, int64_t layer, LactWeights *to) {
+    TRY(tape_status(t));
+    TRY(ready_room(s, tape_act(t)));
+    s->fused_counts = s->ready_fresh = true;
+    to->gates = tape_input(t, ready_gates(s, layer), "fast weights");
+    to->back = tape_input(t, ready_back(s, layer), "fast weight");
+    return tape_status(t);
+}
+
 /* ---- to the fused form -------------------------------------------------------------------- */
 
 /* `wide` has room for a layer's gates in F32. */

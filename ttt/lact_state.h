@@ -31,6 +31,9 @@ void lact_state_free(LactState *s);
 Tensor lact_state_tensor(const LactState *s, int64_t layer, int j);
 /* Copies a layer's fast weights in; one with B = 1 is repeated for every scene. */
 Status lact_state_store(LactState *s, int64_t layer, LactFast fast);
+/* Where a layer's fast weights lie in the fused form, to be written by a pass instead of a copy;
+ * they count from now on, as after a store in that form of all layers. That takes memory once. */
+Status lact_state_room(LactState *s, Tape *t, int64_t layer, LactWeights *to);
 /* As constants of the tape's pass: in the form of the last store, and in the fused one, which is
  * made where it is not there. That takes memory once, not to be captured in a graph. */
 LactFast lact_state_fast(const LactState *s, Tape *t, int64_t layer);

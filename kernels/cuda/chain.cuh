@@ -18,6 +18,13 @@ static __device__ __forceinline__ void chain_wait(void) {
 #endif
 }
 
+/* Of roles that another thread of the block does not wait for. */
+static __device__ __forceinline__ void chain_only_wait(void) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 #define CHAIN_ATTRIBUTES 2
 
 /* Space for a launch; `depth` > 1: blocks of a cluster along z. */

@@ -13,7 +13,7 @@
 /* What the row factors of a call are made of: partial sums that another call left. */
 typedef enum FewRate {
     FEW_PLAIN,
-    FEW_LAYER_NORM, /* a is layer-normed first: (x - mean) rstd w */
+    FEW_LAYER_NORM, /* y = f(LN(x) b) of an x whose `weighed` is a */
     FEW_UNIT,       /* the product's rows are divided by their a's norm + eps */
     FEW_RMS,        /* and by the root of its mean square + eps */
 } FewRate;
@@ -23,16 +23,19 @@ typedef struct FewCall {
     const void *a, *b;
     void *y;
     bool turned;          /* b is [k,n] */
+    bool steady;          /* no kernel that may still run writes b */
     bool gelu, silu;      /* of the product plus bias, rounded to BF16 */
+    bool sigmoid;         /* y is F32 */
     bool gate;            /* turned; y [m,n/2] = silu(left half) times right half */
     const float *bias;    /* [n] or NULL */
     const void *residual; /* [m,n], added last; may be y; NULL: none */
     FewRate rate;
     const float *norm_w; /* FEW_LAYER_NORM: [k] */
-    const float *sums;   /* [parts][m][2]: values and squares of a's rows */
+    const float *sums;   /* [parts][m][2]: values and squares of a's (of a norm: x's) rows */
     int parts;
     float eps;
     const float *column_w; /* [n]: y is multiplied by it when its sums are taken; NULL: ones */
+    void *weighed;         /* [m,n], beside a residual: y stays as it is, this is y column_w */
     float *sums_out;       /* the same of y; NULL: not wanted */
 } FewCall;
 

@@ -18,9 +18,11 @@ typedef struct FewArgs {
     bf16 *y;
     const bf16 *residual;
     const float *bias, *norm_w, *column_w;
+    bf16 *weighed; /* END_RESIDUAL: y times column_w, or NULL */
     const float2 *sums;
     float2 *sums_out;
     int parts, rate; /* FewRate */
+    bool steady;     /* b has been written long ago */
     float eps, inverse;
 } FewArgs;
 
@@ -29,7 +31,7 @@ typedef enum FewForm {
     FORM_STRAIGHT, /* b [n,k] */
     FORM_TURNED,   /* b [k,n] */
     FORM_GATE,     /* turned, columns of both halves */
-    FORM_NORM,     /* straight, a is layer-normed */
+    FORM_NORM,     /* straight, rows shifted and scaled as a layer norm does */
 } FewForm;
 
 /* What is done with sums. */
@@ -37,17 +39,20 @@ typedef enum FewEnd {
     END_PLAIN,
     END_GELU,
     END_SILU,     /* leaves sums */
-    END_RESIDUAL, /* times row factors, and leaves sums */
+    END_RESIDUAL, /* times row factors, and leaves sums and a weighed copy */
     END_COLUMN,   /* times factors of the columns when sums are taken */
+    END_SIGMOID,  /* to F32 */
     END_GATE,     /* of both halves, times row factors */
 } FewEnd;
 
-template <int GROUPS, int WIDTH, int FORM> struct FewShape {
-    static const int makers = 128 * GROUPS;               /* threads that multiply */
-    static const int norms = FORM == FORM_NORM ? 128 : 0; /* that norm a's rows */
-    static const int threads = makers + norms + 32;       /* and one warp that copies */
-    static const int a_bytes = GROUPS * TILE_BYTES;
-    static const int stage_bytes = a_bytes + WIDTH * 128;
+template <int GROUPS, int WIDTH, int FORM, int END> struct FewShape {
+    static const int makers = 128 * GROUPS; /* threads that multiply */
+    /* that make factors of rows, and a norm's shifts of columns */
+    static const int helpers =
+        FORM == FORM_NORM || END == END_GATE || END == END_RESIDUAL ? 128 : 0;
+    static const int threads = makers + helpers + 32; /* and one warp that copies */
+    static const int a_bytes = GROUPS * TILE_BYTES, b_bytes = WIDTH * 128;
+    static const int stage_bytes = a_bytes + b_bytes;
     static const int fit = RING_BYTES / stage_bytes;
     static const int stages = fit > 8 ? 8 : fit;
     static const int shared = stages * stage_bytes + BARRIERS + 1024;
@@ -87,6 +92,18 @@ static __device__ __forceinline__ void few_wgmma(float (&d)[32], uint64_t a, uin
                  "}, %32, %33, p, 1, 1, 0, %35;\n}\n"
                  : FOUR(d, 0), FOUR(d, 4), FOUR(d, 8), FOUR(d, 12), FOUR(d, 16), FOUR(d, 20),
                    FOUR(d, 24), FOUR(d, 28)
+                 : "l"(a), "l"(b), "r"(keep), "n"(TURNED));
+}
+template <int TURNED>
+static __device__ __forceinline__ void few_wgmma(float (&d)[40], uint64_t a, uint64_t b, int keep) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %42, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39"
+                 "}, %40, %41, p, 1, 1, 0, %43;\n}\n"
+                 : FOUR(d, 0), FOUR(d, 4), FOUR(d, 8), FOUR(d, 12), FOUR(d, 16), FOUR(d, 20),
+                   FOUR(d, 24), FOUR(d, 28), FOUR(d, 32), FOUR(d, 36)
                  : "l"(a), "l"(b), "r"(keep), "n"(TURNED));
 }
 template <int TURNED>
@@ -133,7 +150,7 @@ static __device__ __forceinline__ void sums_add(float (&v)[4], Shared at, int ra
 typedef struct Share {
     int m0, n0, first, last;
     Shared data, full, empty; /* barriers of the stages: a and b are there; both are used up */
-    Shared ready;             /* of FORM_NORM: a is normed */
+    Shared weights;           /* of FORM_NORM: b is there, full: a is */
 } Share;
 
 /* First column of box j of b. */
@@ -144,8 +161,8 @@ static __device__ __forceinline__ int box_column(const FewArgs &g, const Share &
 
 template <int WIDTH, int FORM>
 static __device__ __forceinline__ void weights_ahead(const FewArgs &g, const Share &s,
-                                                     const CUtensorMap *b) {
-    for (int t = s.first; t < s.last; t++) {
+                                                     const CUtensorMap *b, int first) {
+    for (int t = first; t < s.last; t++) {
         if (FORM == FORM_TURNED || FORM == FORM_GATE) {
             for (int j = 0; j < WIDTH / 64; j++) box_ahead(b, box_column<FORM>(g, s, j), 64 * t);
         } else {
@@ -154,24 +171,49 @@ static __device__ __forceinline__ void weights_ahead(const FewArgs &g, const Sha
     }
 }
 
-template <int GROUPS, int WIDTH, int FORM>
+/* One tile of b. */
+template <int GROUPS, int WIDTH, int FORM, int END>
+static __device__ __forceinline__ void weights_fetch(const FewArgs &g, const Share &s,
+                                                     const CUtensorMap *b, int stage, int t) {
+    typedef FewShape<GROUPS, WIDTH, FORM, END> S;
+    const Shared to = s.data + stage * S::stage_bytes + S::a_bytes;
+    const Shared there = (FORM == FORM_NORM ? s.weights : s.full) + 8 * stage;
+    barrier_expect(there, FORM == FORM_NORM ? S::b_bytes : S::stage_bytes);
+    if (FORM == FORM_TURNED || FORM == FORM_GATE) {
+#pragma unroll
+        for (int j = 0; j < WIDTH / 64; j++)
+            box_fetch(to + j * TILE_BYTES, b, box_column<FORM>(g, s, j), 64 * t, there);
+    } else {
+        box_fetch(to, b, 64 * t, s.n0, there);
+    }
+}
+
+/* Tiles of b for the whole ring, before anything else is waited for. How many. */
+template <int GROUPS, int WIDTH, int FORM, int END>
+static __device__ __forceinline__ int weights_first(const FewArgs &g, const Share &s,
+                                                    const CUtensorMap *b) {
+    const int stages = FewShape<GROUPS, WIDTH, FORM, END>::stages;
+    const int count = s.last - s.first < stages ? s.last - s.first : stages;
+    for (int i = 0; i < count; i++)
+        weights_fetch<GROUPS, WIDTH, FORM, END>(g, s, b, i, s.first + i);
+    return count;
+}
+
+/* The rest: `there` tiles of b are under way. */
+template <int GROUPS, int WIDTH, int FORM, int END>
 static __device__ __forceinline__ void copy_tiles(const FewArgs &g, const Share &s,
-                                                  const CUtensorMap *a, const CUtensorMap *b) {
-    typedef FewShape<GROUPS, WIDTH, FORM> S;
+                                                  const CUtensorMap *a, const CUtensorMap *b,
+                                                  int there) {
+    typedef FewShape<GROUPS, WIDTH, FORM, END> S;
     int stage = 0, phase = 1; /* the first round finds the stages empty */
     for (int t = s.first; t < s.last; t++) {
-        const Shared to = s.data + stage * S::stage_bytes, full = s.full + 8 * stage;
-        barrier_wait(s.empty + 8 * stage, phase);
-        barrier_expect(full, S::stage_bytes);
-        box_fetch(to, a, 64 * t, s.m0, full);
-        if (FORM == FORM_TURNED || FORM == FORM_GATE) {
-#pragma unroll
-            for (int j = 0; j < WIDTH / 64; j++)
-                box_fetch(to + S::a_bytes + j * TILE_BYTES, b, box_column<FORM>(g, s, j), 64 * t,
-                          full);
-        } else {
-            box_fetch(to + S::a_bytes, b, 64 * t, s.n0, full);
+        const Shared full = s.full + 8 * stage;
+        if (t - s.first >= there) {
+            barrier_wait(s.empty + 8 * stage, phase);
+            weights_fetch<GROUPS, WIDTH, FORM, END>(g, s, b, stage, t);
         }
+        if (FORM == FORM_NORM) barrier_expect(full, S::a_bytes);
+        box_fetch(s.data + stage * S::stage_bytes, a, 64 * t, s.m0, full);
         if (++stage == S::stages) {
             stage = 0;
             phase ^= 1;
@@ -179,66 +221,81 @@ static __device__ __forceinline__ void copy_tiles(const FewArgs &g, const Share 
     }
 }
 
-/* Norms 8 channels. */
-static __device__ __forceinline__ uint4 chunk_norm(const uint4 &x, const float2 &r,
-                                                   const float (&w)[8]) {
-    const uint32_t in[4] = {x.x, x.y, x.z, x.w};
-    uint32_t out[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        out[i] = pack2(fmaf(low_of(in[i]), r.x, r.y) * w[2 * i],
-                       fmaf(high_of(in[i]), r.x, r.y) * w[2 * i + 1]);
-    return make_uint4(out[0], out[1], out[2], out[3]);
+/* ---- layer norms behind the product ----
+ *
+ * LN(x) B' = rate (x w) B' - rate mean (w B'): the makers multiply x w, which the kernel before has
+ * left, and helpers sum w B' from the tiles of b, long before x w is there.
+ */
+
+/* Norm weights as A operands of products of 16 k: rows 0 and 8 are w in two parts, the others are
+ * nothing. [step of 16 k][lane of the first four] */
+typedef uint4 ShiftTable[MOST_DEPTH / 16][4];
+
+static __device__ __forceinline__ uint32_t pack_left(float x, float y, uint32_t f) {
+    return pack2(x - low_of(f), y - high_of(f));
 }
 
-/* Norms a's tiles in place; a thread has chunk thread % 8 of rows thread / 8, + 16, + 32, + 48. */
-template <int WIDTH>
-static __device__ __forceinline__ void norm_tiles(const Share &s, const float2 *rows,
-                                                  const float *norm_w, int thread) {
-    typedef FewShape<1, WIDTH, FORM_NORM> S;
-    const int chunk = thread % 8;
-    float2 row[4];
+static __device__ __forceinline__ void shift_table(ShiftTable &table, const FewArgs &g,
+                                                   int thread) {
+    for (int i = thread; i < MOST_DEPTH / 16 * 4; i += 128) {
+        const int k = i / 4 * 16 + i % 4 * 2;
+        float w[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) row[i] = rows[thread / 8 + 16 * i];
-    int stage = 0, phase = 0;
-    for (int t = s.first; t < s.last; t++) {
-        const Shared at = s.data + stage * S::stage_bytes;
-        float w[8];
-        line_load<8>(w, norm_w + 64 * t + 8 * chunk);
-        barrier_wait(s.full + 8 * stage, phase);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const Shared place = tile_at(at, thread / 8 + 16 * i, chunk);
-            uint4 x;
-            asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                         : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                         : "r"(place)
-                         : "memory");
-            x = chunk_norm(x, row[i], w);
-            asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(place), "r"(x.x), "r"(x.y),
-                         "r"(x.z), "r"(x.w)
-                         : "memory");
+        for (int j = 0; j < 4; j++) {
+            const int at = k + (j & 1) + (j >> 1) * 8;
+            w[j] = at < g.k ? g.norm_w[at] : 0;
         }
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        barrier_arrive(s.ready + 8 * stage);
-        if (++stage == S::stages) {
-            stage = 0;
-            phase ^= 1;
+        const uint32_t low = pack2(w[0], w[1]), high = pack2(w[2], w[3]);
+        table[i / 4][i % 4] =
+            make_uint4(low, pack_left(w[0], w[1], low), high, pack_left(w[2], w[3], high));
+    }
+}
+
+/* Where in the ring a role is. */
+typedef struct Turn {
+    int stage, phase;
+} Turn;
+
+/* Adds steps t.. of w B'; warp `warp` has 16 of the 64 k of each. */
+template <int WIDTH, int END>
+static __device__ __forceinline__ void shifts_add(float (&sum)[WIDTH / 8][4], const Share &s,
+                                                  const ShiftTable &table, int t, int end,
+                                                  Turn &turn, int warp, int lane) {
+    typedef FewShape<1, WIDTH, FORM_NORM, END> S;
+    const Lanes lanes = lanes_init();
+    for (; t < end; t++) {
+        const Shared b = s.data + turn.stage * S::stage_bytes + S::a_bytes;
+        uint4 w = make_uint4(0, 0, 0, 0);
+        if (lane < 4) w = table[4 * t + warp][lane];
+        const uint32_t f[4] = {w.x, w.y, w.z, w.w};
+        barrier_wait(s.weights + 8 * turn.stage, turn.phase);
+#pragma unroll
+        for (int n = 0; n < WIDTH / 16; n++) {
+            uint32_t x[4];
+            matrix_get(x, region(b, lanes.beside, 16 * n, 2 * warp));
+            mma(sum[2 * n], f, x[0], x[1]);
+            mma(sum[2 * n + 1], f, x[2], x[3]);
+        }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(s.empty + 8 * turn.stage);
+        if (++turn.stage == S::stages) {
+            turn.stage = 0;
+            turn.phase ^= 1;
         }
     }
 }
 
-template <int GROUPS, int WIDTH, int FORM>
+template <int GROUPS, int WIDTH, int FORM, int END>
 static __device__ __forceinline__ void multiply(float (&sum)[WIDTH / 2], const Share &s,
                                                 int group) {
-    typedef FewShape<GROUPS, WIDTH, FORM> S;
+    typedef FewShape<GROUPS, WIDTH, FORM, END> S;
     const int lane = threadIdx.x & 31, TURNED = FORM == FORM_TURNED || FORM == FORM_GATE;
-    const Shared there = FORM == FORM_NORM ? s.ready : s.full;
     int stage = 0, phase = 0;
     Shared before = 0;
     for (int t = s.first; t < s.last; t++) {
         const Shared at = s.data + stage * S::stage_bytes;
-        barrier_wait(there + 8 * stage, phase);
+        if (FORM == FORM_NORM) barrier_wait(s.weights + 8 * stage, phase);
+        barrier_wait(s.full + 8 * stage, phase);
         const uint64_t a = operand_straight(at + group * TILE_BYTES);
         const uint64_t b =
             TURNED ? operand_turned(at + S::a_bytes) : operand_straight(at + S::a_bytes);

@@ -1,5 +1,5 @@
 /* Posed views as tokens (lact_nvs.md 2). */
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/chain.cuh"
 
 #define THREADS  256
 #define CHANNELS 12
@@ -13,6 +13,7 @@ typedef struct ViewArgs {
 /* One thread: a pixel, in the order of the tokens. */
 template <typename T> __global__ void view_tokens_kernel(T *y, ViewArgs a, int64_t total) {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    chain_wait();
     if (i >= total) return;
     const int pixels = a.height * a.width, across = a.width / a.patch, area = a.patch * a.patch;
     const int64_t view = i / pixels, scene = view / a.views;
@@ -61,9 +62,8 @@ extern "C" Status view_tokens_cuda(Device *d, Tensor y, Tensor cameras, Tensor r
     a.views = (int)cameras.shape[1];
     a.inputs = rgb.data ? (int)rgb.shape[1] : 0;
     a.height = (int)height, a.width = (int)width, a.patch = (int)patch;
-    WITH_ACT(
-        "view_tokens", y.dtype, T,
-        view_tokens_kernel<T>
-        <<<(unsigned)ceil_div(total, THREADS), THREADS, 0, stream_of(d)>>>((T *)y.data, a, total));
+    WITH_ACT("view_tokens", y.dtype, T,
+             chain_launch(d, total <= CHAIN_ROWS * 256, (unsigned)ceil_div(total, THREADS), THREADS,
+                          0, view_tokens_kernel<T>, (T *)y.data, a, total));
     return launched("view_tokens");
 }

@@ -166,6 +166,21 @@ __global__ void __launch_bounds__(32 * COUNT, COUNT > WARPS ? 1
     }
 }
 
+/* M = W alone: a thread has four columns of a row. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS) weight_lay_kernel(StepParts parts) {
+    chain_wait();
+    const StepPart p = part_of_block<StepPart>(parts);
+    const Matrices s = p.s;
+    const int packs = s.columns / 4, each = s.rows * packs;
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, o = i / each;
+    const int row = (int)(i % each) / packs, c = (int)(i % each) % packs * 4;
+    if (o >= s.outer) return;
+    float v[4];
+    pack_load<float, 4>(v, p.w + (o % s.period * s.rows + row) * s.columns + c);
+    pack_store<T, 4>((T *)p.y + (o * s.rows + row) * s.pitch + s.at + c, v);
+}
+
 /* dM of V columns of a row into g, of which y is what the norm's pull takes. */
 template <int V, typename U>
 static __device__ __forceinline__ void slope_put(U *du, bool add, float (&g)[V],
@@ -298,14 +313,24 @@ static bool same_size(const Matrices &a, const Matrices &b) {
     return a.outer == b.outer && a.rows == b.rows && a.columns == b.columns;
 }
 
+template <typename T> static void lay_launch(Device *d, const StepParts &p, int parts) {
+    const Matrices s = p.part[0].s;
+    const int64_t blocks = ceil_div(s.outer * s.rows * (s.columns / 4), THREADS);
+    chain_launch(d, blocks <= CHAIN_ROWS, dim3((unsigned)blocks, 1, (unsigned)parts), THREADS, 0,
+                 weight_lay_kernel<T>, p);
+}
+
 template <typename T, typename U>
 static void step_launch(Device *d, const StepParts &p, int parts, float sign, float offset) {
     const Matrices s = p.part[0].s;
     const dim3 grid = step_grid(s, parts);
     const cudaStream_t stream = stream_of(d);
-    bool fours = true;
-    for (int i = 0; i < parts; i++)
+    bool fours = true, still = offset == 0;
+    for (int i = 0; i < parts; i++) {
         fours = fours && in_fours(p.part[i].s, p.part[i].y, p.part[i].u, p.part[i].w);
+        still = still && !p.part[i].u;
+    }
+    if (fours && still) return lay_launch<T>(d, p, parts);
     /* few matrices: more threads for each column */
     const bool few = (int64_t)grid.x * grid.y * parts < 2 * backend_of(d)->sm_count;
     if (fours && few && s.rows <= FEW_ROWS * MANY / (COLUMNS / 4) && offset > 0)

@@ -83,6 +83,10 @@ static __device__ __forceinline__ void box_fetch(Shared to, const CUtensorMap *m
                  "l"(map), "r"(x), "r"(y), "r"(barrier)
                  : "memory");
 }
+/* Asks for the map itself, which the first copy would wait for. */
+static __device__ __forceinline__ void map_ahead(const CUtensorMap *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
 /* Asks for a box in the L2 cache. */
 static __device__ __forceinline__ void box_ahead(const CUtensorMap *map, int x, int y) {
     asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map),

@@ -255,13 +255,13 @@ static void lact_gate_backward_body(Run *r) {
 /* ---- the step of the weights ---- */
 
 /* p: matrices, rows, columns, matrices of w, columns of y before, behind; p[6]: 1 without norm, 2
- * without what only the backward wants; p[7]: 1 for the other sign. Column 0 of w is zero, and that
- * of u in matrix 0 as well. */
+ * without what only the backward wants, 3 without norm and u; p[7]: 1 for the other sign. Column 0
+ * of w is zero, and that of u in matrix 0 as well. */
 static double step_sign(const Run *r) {
     return r->p[7] ? -1.0 : 1.0;
 }
 static double step_offset(const Run *r) {
-    return r->p[6] == 1 ? 0.0 : (double)1e-5f;
+    return r->p[6] % 2 ? 0.0 : (double)1e-5f;
 }
 
 /* U has the dtype of the activations in every other case of BF16. */
@@ -287,8 +287,9 @@ typedef struct Stepping {
 static double moved(const Stepping *s, int64_t o, int64_t i, int64_t j) {
     Run *r = s->r;
     const int64_t rows = r->p[1], columns = r->p[2];
-    return values(r, s->w)[(o % r->p[3] * rows + i) * columns + j] +
-           step_sign(r) * values(r, s->u)[(o * rows + i) * columns + j];
+    const double w = values(r, s->w)[(o % r->p[3] * rows + i) * columns + j];
+    if (tensor_is_none(s->u)) return w;
+    return w + step_sign(r) * values(r, s->u)[(o * rows + i) * columns + j];
 }
 
 /* |M| and |W| of a column. */
@@ -316,7 +317,9 @@ static void weight_step_body(Run *r) {
     const int64_t outer = r->p[0], rows = r->p[1], columns = r->p[2];
     const int64_t pitch = r->p[4] + columns + r->p[5];
     Stepping s = {.r = r};
-    s.u = input_of(r, "u", step_dtype(r), SHAPE(outer, rows, columns), step_value, r);
+    s.u = r->p[6] == 3
+              ? tensor_none()
+              : input_of(r, "u", step_dtype(r), SHAPE(outer, rows, columns), step_value, r);
     s.w = input_of(r, "w", DTYPE_F32, SHAPE(r->p[3], rows, columns), weight_value, r);
     Tensor y = in_place(r, "y", r->act, SHAPE(outer, rows, pitch), 1.0);
     Tensor stats =
@@ -328,7 +331,7 @@ static void weight_step_body(Run *r) {
     for (int64_t i = 0; i < outer * rows * pitch; i++) e[i] = values(r, y)[i];
     for (int64_t o = 0; o < outer; o++)
         for (int64_t j = 0; j < columns; j++) {
-            const double scale = r->p[6] == 1 ? 1.0 : column_factor(&s, o, j, 0);
+            const double scale = r->p[6] % 2 ? 1.0 : column_factor(&s, o, j, 0);
             for (int k = 0; kept && k < 2; k++)
                 kept[2 * (o * columns + j) + k] = column_factor(&s, o, j, k);
             for (int64_t i = 0; i < rows; i++)
@@ -429,6 +432,8 @@ const OpCase cases_fast_weights[] = {
     {"weight_step", weight_step_body, {2, 1000, 40, 1, 0, 0}, BOTH, 0},
     {"weight_step", weight_step_body, {4, 40, 24, 2, 0, 0, 1, 1}, BOTH, 0},
     {"weight_step", weight_step_body, {4, 40, 24, 2, 0, 0, 2}, BOTH, 0},
+    {"weight_step", weight_step_body, {3, 33, 35, 1, 3, 2, 3}, BOTH, 0},
+    {"weight_step", weight_step_body, {4, 40, 24, 2, 24, 0, 3}, BOTH, 0},
     {"weight_step", weight_step_body, {32, 768, 768, 1, 768, 0}, BENCH, 0},
     {"weight_step_backward", weight_step_backward_body, {1, 1, 1, 1}, BOTH, 0},
     {"weight_step_backward", weight_step_backward_body, {4, 8, 12, 2, 0, 12}, BOTH, 0},

@@ -10,6 +10,7 @@
 #define UNIT_OFFSET 1e-5
 #define OUT_EPS     1e-5
 #define BLOCKS      2
+#define COLOURS     24
 
 /* p: samples, tokens of each, window, width, attention heads, fast heads, h, hidden MLP values. */
 typedef struct View {
@@ -17,6 +18,7 @@ typedef struct View {
     int64_t samples, tokens, window, width, heads, fast, h, hidden;
     int64_t rows, e; /* of all tokens; width of a fast head */
     Tensor x, norms, head_norms, out_norm, qkv, proj, query, gates, back, out, fc, fc_out;
+    Tensor end_norm, colours_w, colours; /* of cases with one sample */
 } View;
 
 static double near_one(int64_t i, void *user) {
@@ -55,6 +57,11 @@ static View view_new(Run *r) {
     v.out = weights(&v, "out", d, d, 0.5);
     v.fc = weights(&v, "fc", v.hidden, d, 1);
     v.fc_out = weights(&v, "fc out", d, v.hidden, 0.5);
+    if (v.samples > 1) return v;
+    r->coarse = r->act == DTYPE_BF16;
+    v.end_norm = input_of(r, "end norm", DTYPE_F32, SHAPE(d), near_one, r);
+    v.colours_w = weights(&v, "colours", COLOURS, d, 1);
+    v.colours = output(r, "rgb", DTYPE_F32, SHAPE(v.rows, COLOURS));
     return v;
 }
 
@@ -171,6 +178,12 @@ static void feed_forward(const View *v, double *x, double *u) {
     free(hidden);
 }
 
+static void colours(const View *v, double *rgb, const double *x, double *u) {
+    layer_norm(u, x, values(v->r, v->end_norm), v->rows, v->width);
+    product(rgb, u, values(v->r, v->colours_w), v->rows, COLOURS, v->width, false);
+    for (int64_t i = 0; i < v->rows * COLOURS; i++) rgb[i] = sigma(rgb[i]);
+}
+
 /* ---- the slot ------------------------------------------------------------------------------ */
 
 static Tensor memory(View *v, DType dtype, int64_t rows, int64_t columns) {
@@ -186,7 +199,7 @@ static Tensor row_of(Tensor x, int64_t i) {
 
 static void view_blocks_body(Run *r) {
     View v = view_new(r);
-    const int64_t d = v.width, wide = 3 * d + 3 * v.fast * v.h + v.hidden;
+    const int64_t d = v.width, wide = 3 * d + 3 * v.fast * v.h + v.hidden + COLOURS;
     ViewBlock b = {.q_norm_w = row_of(v.head_norms, 0),
                    .k_norm_w = row_of(v.head_norms, 1),
                    .qkv_w = v.qkv,
@@ -209,6 +222,7 @@ static void view_blocks_body(Run *r) {
     f.o = memory(&v, r->act, v.rows, d);
     f.wide = memory(&v, r->act, v.rows, wide);
     f.zeros = tensor_view(memory(&v, DTYPE_F32, 1, d), 1, &d);
+    if (v.samples == 1) f.end_norm_w = v.end_norm, f.colours_w = v.colours_w, f.colours = v.colours;
     if (r->k->zero(r->device, f.zeros) != STATUS_OK) abort();
     const ViewBlock blocks[BLOCKS] = {b, b};
     CALL(r, view_blocks, v.x, BLOCKS, blocks, &f);
@@ -220,6 +234,7 @@ static void view_blocks_body(Run *r) {
         read(&v, x, u);
         feed_forward(&v, x, u);
     }
+    if (v.samples == 1) colours(&v, expected(r, v.colours), x, u);
     free(u);
 }
 
@@ -229,5 +244,7 @@ const OpCase cases_view[] = {
     {"view_blocks", view_blocks_body, {2, 8, 4, 12, 3, 2, 5, 20}, IN_BOTH, 8},
     {"view_blocks", view_blocks_body, {1, 70, 35, 64, 1, 1, 64, 200}, IN_BOTH, 8},
     {"view_blocks", view_blocks_body, {1, 130, 65, 192, 3, 1, 128, 384}, IN_BOTH, 8},
+    {"view_blocks", view_blocks_body, {1, 200, 200, 384, 6, 1, 384, 768}, IN_BF16, 8},
+    {"view_blocks", view_blocks_body, {1, 256, 256, 768, 12, 1, 768, 3072}, IN_BF16, 8},
     {0},
 };
