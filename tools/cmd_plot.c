@@ -8,10 +8,12 @@
 #include "core/memory.h"
 #include "tools/cli.h"
 #include "tools/metrics.h"
+#include "tools/page.h"
 #include "tools/plot.h"
 
 typedef struct PlotCommandOptions {
     char output[CONFIG_TEXT];
+    bool html;
 } PlotCommandOptions;
 
 static PlotCommandOptions options;
@@ -19,6 +21,8 @@ static PlotCommandOptions options;
 static const Option plot_options[] = {
     {"output", OPTION_STRING, offsetof(PlotCommandOptions, output), "", 0, 0, NULL, "output",
      "folder of the pictures; empty: 'plots' in the run folder, when there is one run"},
+    {"html", OPTION_BOOL, offsetof(PlotCommandOptions, html), "false", 0, 0, NULL, "html",
+     "also write report.html there: the pictures, where the runs ended, their configurations"},
     {0},
 };
 
@@ -56,7 +60,7 @@ static const Figure figures[] = {
     {"grad_norm.png", "gradient norm before clipping", {{"train", "grad_norm"}}},
     {"speed.png", "samples a second", {{"train", "images_per_s"}, {"train", "samples_per_s"}}},
 };
-enum { FIGURES = sizeof figures / sizeof *figures, NAME = 96 };
+enum { FIGURES = sizeof figures / sizeof *figures, NAME = 96, FIGURE_BYTES = 16 << 20 };
 
 typedef struct Runs {
     char **paths;
@@ -189,6 +193,86 @@ static Summary summarise(const Metrics *m) {
     return s;
 }
 
+/* ---- report.html ---- */
+
+static Status put_cell(FileWriter *f, double x, int digits) {
+    return isfinite(x) ? page_format(f, "<td>%.*f</td>", digits, x) : page_put(f, "<td></td>");
+}
+
+static Status put_summary(FileWriter *f, const char *run, const Summary *s) {
+    TRY(page_put(f, "<tr><td>"));
+    TRY(page_escaped(f, run));
+    TRY(page_put(f, "</td>"));
+    TRY(put_cell(f, s->steps, 0));
+    TRY(put_cell(f, s->loss, 5));
+    TRY(page_format(f, "<td>%s</td>", s->score_name ? s->score_name : ""));
+    TRY(put_cell(f, s->score, 2));
+    TRY(put_cell(f, s->best, 2));
+    TRY(put_cell(f, s->best_step, 0));
+    TRY(put_cell(f, s->seconds, 0));
+    return page_put(f, "</tr>\n");
+}
+
+static Status put_table(FileWriter *f, const Runs *r) {
+    TRY(page_put(f, "<table><tr><th>run</th><th>steps</th><th>loss</th><th>score</th><th>last</th>"
+                    "<th>best</th><th>at step</th><th>seconds</th></tr>\n"));
+    for (int i = 0; i < r->count; i++) {
+        const Summary s = summarise(&r->metrics[i]);
+        TRY(put_summary(f, r->paths[i], &s));
+    }
+    return page_put(f, "</table>\n");
+}
+
+static Status put_figure(FileWriter *f, const char *folder, const Figure *figure) {
+    char *path, *bytes;
+    size_t size;
+    TRY(path_join(&path, folder, figure->file));
+    Status s = file_read(path, FIGURE_BYTES, &bytes, &size);
+    mem_free(path);
+    TRY(s);
+    s = page_put(f, "<figure>");
+    if (s == STATUS_OK) s = page_image(f, "png", figure->title, bytes, size);
+    mem_free(bytes);
+    return s == STATUS_OK ? page_put(f, "</figure>\n") : s;
+}
+
+/* A run that was copied without its configuration has none here either. */
+static Status put_config(FileWriter *f, const char *run) {
+    char *path, *text;
+    size_t size;
+    TRY(path_join(&path, run, "config.ini"));
+    Status s = file_exists(path) ? file_read(path, FIGURE_BYTES, &text, &size) : STATUS_END;
+    mem_free(path);
+    if (s == STATUS_END) return STATUS_OK;
+    TRY(s);
+    s = page_put(f, "<details><summary>Configuration of ");
+    if (s == STATUS_OK) s = page_escaped(f, run);
+    if (s == STATUS_OK) s = page_put(f, "</summary><pre>");
+    if (s == STATUS_OK) s = page_escaped(f, text);
+    mem_free(text);
+    return s == STATUS_OK ? page_put(f, "</pre></details>\n") : s;
+}
+
+static Status put_report(FileWriter *f, const Runs *r, const char *folder) {
+    TRY(put_table(f, r));
+    for (int k = 0; k < FIGURES; k++)
+        if (r->drawn[k]) TRY(put_figure(f, folder, &figures[k]));
+    for (int i = 0; i < r->count; i++) TRY(put_config(f, r->paths[i]));
+    return STATUS_OK;
+}
+
+static Status write_report(const Runs *r, const char *folder) {
+    FileWriter *f;
+    char *path;
+    TRY(path_join(&path, folder, "report.html"));
+    const Status s = page_open(path, r->count == 1 ? r->paths[0] : "Training runs", &f);
+    mem_free(path);
+    TRY(s);
+    return page_close(f, put_report(f, r, folder));
+}
+
+/* ---- telling it ---- */
+
 static void print_text(const Runs *r, const char *folder) {
     for (int i = 0; i < r->count; i++) {
         const Summary s = summarise(&r->metrics[i]);
@@ -204,6 +288,9 @@ static void print_text(const Runs *r, const char *folder) {
         out_path(folder);
         out_printf("/%s\n", figures[f].file);
     }
+    if (!options.html) return;
+    out_path(folder);
+    out_text("/report.html\n");
 }
 
 static Status print_json(const Runs *r, const char *folder) {
@@ -216,6 +303,7 @@ static Status print_json(const Runs *r, const char *folder) {
     for (int f = 0; f < FIGURES; f++)
         if (r->drawn[f]) json_string(&w, figures[f].file);
     json_end_array(&w);
+    if (options.html) json_pair_string(&w, "report", "report.html");
     json_key(&w, "runs");
     json_begin_array(&w);
     for (int i = 0; i < r->count; i++) {
@@ -260,6 +348,7 @@ static int run(Config *config, int argc, char **argv) {
     Status s = options.output[0] ? mem_string(&folder, options.output)
                                  : path_join(&folder, argv[0], "plots");
     if (s == STATUS_OK) s = plot_runs(&r, folder);
+    if (s == STATUS_OK && options.html) s = write_report(&r, folder);
     if (s == STATUS_OK && common.json)
         s = print_json(&r, folder);
     else if (s == STATUS_OK)
@@ -274,9 +363,9 @@ const Command command_plot = {
     .name = "plot",
     .aliases = "report",
     .summary = "the curves of one or more runs as pictures",
-    .synopsis = "ttv plot [--output FOLDER] RUN...",
+    .synopsis = "ttv plot [--output FOLDER] [--html] RUN...",
     .examples = "  ttv plot runs/digits\n"
-                "  ttv plot runs/first runs/second -o compared\n",
+                "  ttv plot runs/first runs/second -o compared --html\n",
     .letters = "o=output",
     .sections = sections,
     .run = run,

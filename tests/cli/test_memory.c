@@ -240,7 +240,7 @@ static void test_nvs_eval(void **state) {
 
 static void test_plot(void **state) {
     (void)state;
-    FAIL_EACH("plot", nvs_run, "-o", nvs_out, "--json");
+    FAIL_EACH("plot", "--html", nvs_run, "-o", nvs_out, "--json");
 }
 
 /* Each layer of a model, its queries replaced, its vectors compared. */

@@ -38,6 +38,37 @@ fi
 checks=$((checks + 1))
 cmp -s both/loss.png first/plots/loss.png && fail 'two runs give the picture of one'
 
+# ---- a page: everything in one file, and names are no markup ----
+mv second 'a<b>"c&d'
+run 0 plot first 'a<b>"c&d' -o page --html
+says 'page/report.html'
+checks=$((checks + 1))
+grep -qE '(src|href)="?https?:|<script' page/report.html && fail 'the page fetches something'
+equal 'a table row for each run' "$(grep -c '^<tr><td>' page/report.html)" 2
+equal 'markup in a name' "$(grep -c 'a&lt;b&gt;&quot;c&amp;d' page/report.html) $(grep -c 'a<b>' page/report.html)" '2 0'
+if command -v python3 >/dev/null; then
+    cat >page.py <<'PY'
+import base64, html.parser, os, re
+text = open("page/report.html").read()
+class Checker(html.parser.HTMLParser):
+    stack = []
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta", "img"): self.stack.append(tag)
+    def handle_endtag(self, tag): assert self.stack.pop() == tag, tag
+checker = Checker()
+checker.feed(text)
+assert not checker.stack
+pictures = [base64.b64decode(b) for b in re.findall(r'data:image/png;base64,([^"]*)"', text)]
+assert sorted(pictures) == sorted(open("page/" + n, "rb").read() for n in os.listdir("page") if n.endswith(".png"))
+assert "[optim]" in text
+PY
+    checks=$((checks + 1))
+    python3 page.py || fail 'the page is not what it should be'
+fi
+run 0 plot first --html --json
+says '"report":"report.html"'
+mv 'a<b>"c&d' second
+
 # ---- what is refused, what is passed over ----
 run 2 plot
 run 4 plot nowhere
