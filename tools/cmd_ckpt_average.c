@@ -172,7 +172,8 @@ static Status average_all(Average *a) {
     TRY(check_alike(a));
     TRY(weights_out_begin(&a->out, first, 2));
     for (int64_t i = 0; i < safetensors_count(first); i++)
-        TRY(average_tensor(a, safetensors_at(first, i)));
+        if (!weights_out_skips(safetensors_at(first, i)))
+            TRY(average_tensor(a, safetensors_at(first, i)));
     for (int64_t i = 0; i < safetensors_meta_count(first); i++) {
         const char *key, *value;
         safetensors_meta_at(first, i, &key, &value);

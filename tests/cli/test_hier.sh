@@ -56,6 +56,8 @@ run 0 export learns half.safetensors
 run 0 inspect half.safetensors --tensors
 checks=$((checks + 1))
 grep 'layers.0.blocks.0.rope.rotations' out | grep -q ' F32 ' || fail 'the rotary table was rounded'
+run 0 ckpt average learns straight mean.safetensors --weights raw
+run 0 eval -q "${small_data[@]}" --checkpoint mean.safetensors
 mkdir pictures
 tar -xf "$DIGITS" -C pictures
 run 0 predict --checkpoint learns "$(find pictures -name '*.png' | sort | head -n 1)"
