@@ -220,11 +220,11 @@ void run_folder_close(RunFolder *r) {
     r->path = NULL;
 }
 
-/* Weights and two moments, F32, their average twice (as weights and as state), and what headers
- * and manifests take. */
+/* Weights (buffers among them) and two moments, F32, their average twice (as weights and as state),
+ * and what headers and manifests take. */
 uint64_t run_checkpoint_bytes(const Params *p, bool average) {
     const uint64_t copies = average ? 5 : 3;
-    return copies * ((uint64_t)p->total * 4 + (uint64_t)p->count * 256) + 32768;
+    return copies * ((uint64_t)p->flat * 4 + (uint64_t)p->count * 256) + 32768;
 }
 
 Status run_check_disk(const char *path, const Params *p, bool average) {

@@ -56,6 +56,15 @@ run 0 export learns half.safetensors
 run 0 inspect half.safetensors --tensors
 checks=$((checks + 1))
 grep 'layers.0.blocks.0.rope.rotations' out | grep -q ' F32 ' || fail 'the rotary table was rounded'
+# the plan knows of the tables and statistics, too, which are no parameters
+large=("${hier[@]}" --stages 16x2x2,32x2x2,64x1x2,64x1x2 --img-size 224 --batch-size 2 --data-dir "$DIGITS"
+    --set data.train_limit=2 --val-split none --model-ema)
+run 0 train "${large[@]}" --dry-run --json -o none
+bytes=$(grep -o '"checkpoint_bytes":[0-9]*' out | cut -d: -f2)
+run 0 train "${large[@]}" --max-steps 1 -o large
+saved=$(cat large/checkpoints/*.safetensors | wc -c)
+checks=$((checks + 1))
+[ "$bytes" -ge "$saved" ] || fail "a checkpoint takes $saved bytes, the plan says $bytes"
 run 0 ckpt average learns straight mean.safetensors --weights raw
 run 0 eval -q "${small_data[@]}" --checkpoint mean.safetensors
 mkdir pictures
