@@ -192,8 +192,9 @@ struct Kernels {
     /* y = w x r over the last dimension C, r = 1/sqrt(mean(x^2) + eps); rstd[M] = r (optional).
      * x, y act; w[C], rstd F32 (lact_nvs.md 3.2). */
     Status (*rmsnorm)(Device *d, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps);
-    /* dx (+)= r w dy - x r^3 mean(x w dy), dw[C] (+)= sum over rows of dy x r. dx, dy, x act. */
-    Status (*rmsnorm_backward)(Device *d, Grad dx, Grad dw, Tensor dy, Tensor x, Tensor w,
+    /* dx (+)= r w dy - x r^3 mean(x w dy), dw[C] (+)= sum over rows of dy x r. dx, dy, x act.
+     * y (optional, act) = w x r once more; it may be dy, whose gradients are then used up. */
+    Status (*rmsnorm_backward)(Device *d, Grad dx, Grad dw, Tensor y, Tensor dy, Tensor x, Tensor w,
                                Tensor rstd);
     /* y = softmax(scale x) over the last dimension; act, F32 inside. */
     Status (*softmax)(Device *d, Tensor y, Tensor x, float scale);
@@ -371,9 +372,10 @@ struct Kernels {
     /* y[B,nh,N,dh] = s, with offset > 0 s/(|s| + offset) by row, where s is silu of channels
      * [at, at + nh*dh) of packed[B,N,P]; act. */
     Status (*silu_heads)(Device *d, Tensor y, Tensor packed, int64_t at, float offset);
-    /* Channels [at, at + nh*dh) of dpacked (+)= the gradient; other channels are left alone. */
-    Status (*silu_heads_backward)(Device *d, Grad dpacked, Tensor dy, Tensor packed, int64_t at,
-                                  float offset);
+    /* Channels [at, at + nh*dh) of dpacked (+)= the gradient; other channels are left alone. y
+     * (optional): what silu_heads gives, once more; it may be dy, which is then used up. */
+    Status (*silu_heads_backward)(Device *d, Grad dpacked, Tensor y, Tensor dy, Tensor packed,
+                                  int64_t at, float offset);
     /* eta[R,J] = softplus(x[R,C] w[J,C]' + b[J] + shift); x act, products and sums in F32; J is
      * small. */
     Status (*token_rates)(Device *d, Tensor eta, Tensor x, Tensor w, Tensor b, float shift);

@@ -212,8 +212,9 @@ static Status write_backward(Tape *t, Node *n) {
     TRY(slopes_of_weights(t, n, &s, &o, dac, dt));
     TRY(slopes_of_tokens(d, &s, &o, e, first, last, dac, dt));
     const Grad dpacked = tape_grad(t, n->in[0]);
-    TRY(d->k->silu_heads_backward(d, dpacked, o.k, n->in[0]->value, 0, n->u.f[0]));
-    TRY(d->k->silu_heads_backward(d, dpacked, o.v, n->in[0]->value, s.heads * s.e, 0));
+    TRY(d->k->silu_heads_backward(d, dpacked, tensor_none(), o.k, n->in[0]->value, 0, n->u.f[0]));
+    TRY(d->k->silu_heads_backward(d, dpacked, tensor_none(), o.v, n->in[0]->value, s.heads * s.e,
+                                  0));
     const Tensor mine[] = {o.k, o.v, e, dac, dt};
     for (int i = 0; i < 5; i++) tape_give(t, mine[i]);
     if (dgates.data != gates.data) tape_give(t, dgates);
@@ -278,13 +279,10 @@ LactGradients op_lact_write(Tape *t, Var *packed, Var *rates, Var *const w[3], f
 
 /* ---- reading ---------------------------------------------------------------------------- */
 
-/* Queries of packed [B,m,d] in memory of their own; e from W1'. */
-static Status take_queries(Tape *t, const Node *n, Tensor packed, Tensor back, float offset,
-                           Tensor *q) {
-    (void)n;
+/* Room for the queries of packed [B,m,d]; e from W1'. */
+static Status take_queries(Tape *t, Tensor packed, Tensor back, Tensor *q) {
     const int64_t heads = back.shape[1], e = back.shape[3];
-    TRY(take4(t, packed.dtype, packed.shape[0], heads, packed.shape[1], e, q));
-    return op_kernels(t)->silu_heads(tape_device(t), *q, packed, 0, offset);
+    return take4(t, packed.dtype, packed.shape[0], heads, packed.shape[1], e, q);
 }
 
 /* saved: ab */
@@ -299,13 +297,15 @@ static Status read_backward(Tape *t, Node *n) {
     TRY(d->k->lact_gate_backward(d, dab, p, p, ab));
     TRY(d->k->matmul(d, tape_grad(t, back), p, true, go, false, 1));
     tape_give(t, p);
-    TRY(take_queries(t, n, packed->value, back->value, n->u.f[0], &q));
-    TRY(d->k->matmul(d, tape_grad(t, gates), q, true, dab, false, 1));
     const Grad dpacked = tape_grad(t, packed);
-    if (!tensor_is_none(dpacked.t)) {
-        TRY(d->k->matmul(d, grad_set(q), dab, false, gates->value, true, 1)); /* dq, over q */
-        TRY(d->k->silu_heads_backward(d, dpacked, q, packed->value, 0, n->u.f[0]));
+    TRY(take_queries(t, packed->value, back->value, &q));
+    if (tensor_is_none(dpacked.t)) {
+        TRY(d->k->silu_heads(d, q, packed->value, 0, n->u.f[0]));
+    } else { /* dq becomes q in the same pass */
+        TRY(d->k->matmul(d, grad_set(q), dab, false, gates->value, true, 1));
+        TRY(d->k->silu_heads_backward(d, dpacked, q, q, packed->value, 0, n->u.f[0]));
     }
+    TRY(d->k->matmul(d, tape_grad(t, gates), q, true, dab, false, 1));
     tape_give(t, dab);
     tape_give(t, q);
     return STATUS_OK;
@@ -327,7 +327,8 @@ static Status read_forward(Tape *t, Tensor o, Tensor ab, Tensor packed, LactWeig
                            float offset) {
     Device *d = tape_device(t);
     Tensor q, p;
-    TRY(take_queries(t, NULL, packed, w.back->value, offset, &q));
+    TRY(take_queries(t, packed, w.back->value, &q));
+    TRY(d->k->silu_heads(d, q, packed, 0, offset));
     TRY(d->k->matmul(d, grad_set(ab), q, false, w.gates->value, false, 1));
     tape_give(t, q);
     TRY(take4(t, ab.dtype, ab.shape[0], ab.shape[1], ab.shape[2], ab.shape[3] / 2, &p));

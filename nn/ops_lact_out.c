@@ -25,10 +25,14 @@ static Tensor as_packed(Tensor joined, Tensor o) {
     return tensor_view3(joined, o.shape[0], o.shape[2], joined.shape[1]);
 }
 
-static Status norm_tokens(Device *d, OutTokens x, Tensor rstd, Tensor o, Tensor w, float eps) {
-    TRY(d->k->rmsnorm(d, op_rows(x.heads), rstd, op_rows(o), w, eps));
+static Status join_tokens(Device *d, OutTokens x, Tensor o) {
     if (o.shape[1] == 1) return STATUS_OK;
     return d->k->merge_heads(d, grad_set(as_packed(x.joined, o)), x.heads, 0);
+}
+
+static Status norm_tokens(Device *d, OutTokens x, Tensor rstd, Tensor o, Tensor w, float eps) {
+    TRY(d->k->rmsnorm(d, op_rows(x.heads), rstd, op_rows(o), w, eps));
+    return join_tokens(d, x, o);
 }
 
 /* in: o, o_norm, c_proj, residual; saved: rstd; f: eps */
@@ -37,16 +41,18 @@ static Status out_backward(Tape *t, Node *n) {
     const Tensor o = n->in[0]->value, dy = op_rows(n->out->grad), w = n->in[1]->value;
     OutTokens x;
     TRY(take_tokens(t, o, &x));
-    const Grad dproj = tape_grad(t, n->in[2]);
-    if (!tensor_is_none(dproj.t)) {
-        TRY(norm_tokens(d, x, tensor_none(), o, w, n->u.f[0]));
-        TRY(d->k->linear_dw(d, dproj, grad_none(), dy, x.joined));
-    }
     TRY(d->k->linear_dx(d, grad_set(x.joined), grad_none(), dy, n->in[2]->value, tensor_none(),
                         ACT_NONE));
     if (o.shape[1] > 1) TRY(d->k->split_heads(d, grad_set(x.heads), as_packed(x.joined, o), 0));
     const Grad dx = op_rows_grad(tape_grad(t, n->in[0])), dw = tape_grad(t, n->in[1]);
-    TRY(d->k->rmsnorm_backward(d, dx, dw, op_rows(x.heads), op_rows(o), w, n->saved[0]));
+    const Grad dproj = tape_grad(t, n->in[2]);
+    const bool again = !tensor_is_none(dproj.t); /* their gradient becomes the normed tokens */
+    TRY(d->k->rmsnorm_backward(d, dx, dw, again ? op_rows(x.heads) : tensor_none(),
+                               op_rows(x.heads), op_rows(o), w, n->saved[0]));
+    if (again) {
+        TRY(join_tokens(d, x, o));
+        TRY(d->k->linear_dw(d, dproj, grad_none(), dy, x.joined));
+    }
     give_tokens(t, x);
     return n->in[3] ? tape_grad_pass(t, n->in[3], n->out) : STATUS_OK;
 }

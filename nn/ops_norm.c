@@ -213,8 +213,8 @@ static Status rmsnorm_backward(Tape *t, Node *n) {
     Device *d = tape_device(t);
     Var *x = n->in[0], *w = n->in[1];
     Grad dx = op_rows_grad(tape_grad(t, x)), dw = tape_grad(t, w);
-    return d->k->rmsnorm_backward(d, dx, dw, op_rows(n->out->grad), op_rows(x->value), w->value,
-                                  n->saved[0]);
+    return d->k->rmsnorm_backward(d, dx, dw, tensor_none(), op_rows(n->out->grad),
+                                  op_rows(x->value), w->value, n->saved[0]);
 }
 
 Var *op_rmsnorm(Tape *t, Var *x, Var *w, float eps) {

@@ -9,6 +9,9 @@
 #define LAYER_EPS 1e-5f
 /* PyTorch's "None": the F32 epsilon (lact_nvs.md 3.2). */
 #define HEAD_EPS 1.1920929e-7f
+/* Blocks at the end whose hidden values are kept even so: their backward comes first, when there is
+ * room yet (2 % of a step's memory, docs/performance.md). */
+#define LAVISH 2
 
 /* ---- parameters --------------------------------------------------------------------------- */
 
@@ -253,7 +256,6 @@ Var *lact_nvs_forward(LactNvs *m, Tape *t, Var *tokens, int64_t inputs, LactStat
     if (s == STATUS_OK) s = check_tokens(m, t, tokens->value, inputs + 1);
     if (s == STATUS_OK && state) s = lact_nvs_state_check(m, state);
     const bool recompute = m->config.recompute && tape_recording(t);
-    tape_set_frugal(t, m->config.frugal);
     if (s == STATUS_OK && state && recompute)
         s = status_set(STATUS_USAGE, "LaCT-NVS: fast weights are not kept when blocks are computed "
                                      "twice");
@@ -262,6 +264,7 @@ Var *lact_nvs_forward(LactNvs *m, Tape *t, Var *tokens, int64_t inputs, LactStat
     for (int64_t i = 0; i < m->config.layers; i++) {
         LactFast fast;
         m->passes[i] = (LactNvsPass){m, i, inputs * lact_nvs_view_tokens(m)};
+        tape_set_frugal(t, m->config.frugal && (recompute || i < m->config.layers - LAVISH));
         x = recompute ? tape_recompute(t, x, block_pass, &m->passes[i])
                       : run_block(&m->passes[i], t, x, state ? &fast : NULL);
         if (state && (s = store_fast(state, t, i, fast)) != STATUS_OK) return tape_fail(t, s);

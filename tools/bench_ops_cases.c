@@ -127,7 +127,8 @@ static Status run_silu_heads(OpRun *r) {
     return r->k->silu_heads(r->device, r->t[0], r->t[1], 0, 1e-5f);
 }
 static Status run_silu_heads_backward(OpRun *r) {
-    return r->k->silu_heads_backward(r->device, grad_set(r->t[0]), r->t[1], r->t[2], 0, 1e-5f);
+    return r->k->silu_heads_backward(r->device, grad_set(r->t[0]), r->t[3], r->t[1], r->t[2], 0,
+                                     1e-5f);
 }
 static Status run_token_rates(OpRun *r) {
     return r->k->token_rates(r->device, r->t[0], r->t[1], r->t[2], r->t[3], -4.6f);
@@ -185,13 +186,34 @@ static Status run_view_blocks(OpRun *r) {
     r->flops = 2.0 * (double)rows * (double)(17 * e * e + 2 * rows * e);
     return r->k->view_blocks(r->device, x, 1, &b, &f);
 }
-static Status run_weight_step(OpRun *r) {
-    const WeightStep part = {r->t[0], 0, r->t[1], r->t[2], r->t[3]};
-    return r->k->weight_step(r->device, 1, &part, 1.0f, 1e-5f);
+/* Matrices [first, first + count) of x. */
+static Tensor matrices(Tensor x, int64_t first, int64_t count) {
+    const int64_t each = x.shape[1] * x.shape[2];
+    return tensor_3d((char *)x.data + (size_t)(first * each) * dtype_size(x.dtype), x.dtype, count,
+                     x.shape[1], x.shape[2]);
 }
+/* W0, W2 side by side and W1: y0 [S,e,2e], y1 [S,e,e], stats [3S,e,2], u [3S,e,e], w [3,e,e]. */
+static Status run_weight_step(OpRun *r) {
+    const int64_t scenes = r->t[1].shape[0];
+    WeightStep part[WEIGHT_PARTS];
+    for (int i = 0; i < WEIGHT_PARTS; i++)
+        part[i] = (WeightStep){r->t[i == 2], i == 1 ? r->t[4].shape[1] : 0,
+                               matrices(r->t[2], i * scenes, scenes),
+                               matrices(r->t[3], i * scenes, scenes), matrices(r->t[4], i, 1)};
+    return r->k->weight_step(r->device, WEIGHT_PARTS, part, 1.0f, 1e-5f);
+}
+/* du [3S,e,e], dw [3,e,e], dy and y like y0 and y1 each, stats. */
 static Status run_weight_step_backward(OpRun *r) {
-    const WeightSlope part = {grad_set(r->t[0]), grad_set(r->t[1]), r->t[2], 0, r->t[3], r->t[4]};
-    return r->k->weight_step_backward(r->device, 1, &part, 1.0f);
+    const int64_t scenes = r->t[3].shape[0];
+    WeightSlope part[WEIGHT_PARTS];
+    for (int i = 0; i < WEIGHT_PARTS; i++)
+        part[i] = (WeightSlope){grad_set(matrices(r->t[0], i * scenes, scenes)),
+                                grad_set(matrices(r->t[1], i, 1)),
+                                r->t[2 + (i == 2)],
+                                i == 1 ? r->t[1].shape[1] : 0,
+                                r->t[4 + (i == 2)],
+                                matrices(r->t[6], i * scenes, scenes)};
+    return r->k->weight_step_backward(r->device, WEIGHT_PARTS, part, 1.0f);
 }
 static Status run_gate_product(OpRun *r) {
     r->flops = 4.0 * (double)tensor_count(r->t[1]) * (double)tensor_last(r->t[0]);
@@ -264,7 +286,7 @@ static const OpCase fused[] = {
     {"newton_schulz_backward", "fast weights of a batch", "a:ZEE f:ZEE a:ZEE f:Z",
      run_newton_schulz_backward},
     {"silu_heads", "queries", "a:11TE a:1TE", run_silu_heads},
-    {"silu_heads_backward", "queries", "a:1TE a:11TE a:1TE", run_silu_heads_backward},
+    {"silu_heads_backward", "queries", "a:1TE a:11TE a:1TE a:11TE", run_silu_heads_backward},
     {"token_rates", "writing tokens", "f:Q3 a:QE f:3E f:3", run_token_rates},
     {"token_rates_backward", "writing tokens", "a:QE f:3E f:3 f:Q3 f:Q3 a:QE f:3E",
      run_token_rates_backward},
@@ -275,8 +297,8 @@ static const OpCase fused[] = {
     {"view_blocks", "a view of 256 tokens", "a:1@@E f:8E a:9EE a:4EE a:4EE a:@@6E",
      run_view_blocks},
     {"lact_gate_backward", "reading tokens", "a:Te a:TE a:TE a:Te", run_lact_gate_backward},
-    {"weight_step", "fast weights of a batch", "a:SEe f:SE2 f:SEE f:1EE", run_weight_step},
-    {"weight_step_backward", "fast weights of a batch", "f:SEE f:1EE a:SEe a:SEe f:SE2",
+    {"weight_step", "fast weights of a batch", "a:SEe a:SEE f:ZE2 a:ZEE f:3EE", run_weight_step},
+    {"weight_step_backward", "fast weights of a batch", "a:ZEE f:3EE a:SEe a:SEE a:SEe a:SEE f:ZE2",
      run_weight_step_backward},
     {"gate_product", "writing tokens", "a:S1wE a:S1wE a:11Ee f:S1w", run_gate_product},
     {"state_scan", "states of chunks", "a:EZE f:EE f:EZE f:EZ1", run_state_scan},

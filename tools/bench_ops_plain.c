@@ -99,8 +99,8 @@ static Status run_rmsnorm(OpRun *r) {
     return r->k->rmsnorm(r->device, r->t[0], r->t[1], r->t[2], r->t[3], 1e-5f);
 }
 static Status run_rmsnorm_backward(OpRun *r) {
-    return r->k->rmsnorm_backward(r->device, grad_set(r->t[0]), grad_set(r->t[1]), r->t[2], r->t[3],
-                                  r->t[4], r->t[5]);
+    return r->k->rmsnorm_backward(r->device, grad_set(r->t[0]), grad_set(r->t[1]), tensor_none(),
+                                  r->t[2], r->t[3], r->t[4], r->t[5]);
 }
 static Status run_softmax(OpRun *r) {
     return r->k->softmax(r->device, r->t[0], r->t[1], 0.125f);

@@ -66,8 +66,8 @@ static Status leave(Device *d, int slot, double start, Status s) {
     X(rmsnorm, (Device * d, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps),                 \
       (d, y, rstd, x, w, eps))                                                                     \
     X(rmsnorm_backward,                                                                            \
-      (Device * d, Grad dx, Grad dw, Tensor dy, Tensor x, Tensor w, Tensor rstd),                  \
-      (d, dx, dw, dy, x, w, rstd))                                                                 \
+      (Device * d, Grad dx, Grad dw, Tensor y, Tensor dy, Tensor x, Tensor w, Tensor rstd),        \
+      (d, dx, dw, y, dy, x, w, rstd))                                                              \
     X(softmax, (Device * d, Tensor y, Tensor x, float scale), (d, y, x, scale))                    \
     X(softmax_backward, (Device * d, Grad dx, Tensor dy, Tensor y, float scale),                   \
       (d, dx, dy, y, scale))                                                                       \
@@ -158,8 +158,8 @@ static Status leave(Device *d, int slot, double start, Status s) {
     X(silu_heads, (Device * d, Tensor y, Tensor packed, int64_t at, float offset),                 \
       (d, y, packed, at, offset))                                                                  \
     X(silu_heads_backward,                                                                         \
-      (Device * d, Grad dpacked, Tensor dy, Tensor packed, int64_t at, float offset),              \
-      (d, dpacked, dy, packed, at, offset))                                                        \
+      (Device * d, Grad dpacked, Tensor y, Tensor dy, Tensor packed, int64_t at, float offset),    \
+      (d, dpacked, y, dy, packed, at, offset))                                                     \
     X(token_rates, (Device * d, Tensor eta, Tensor x, Tensor w, Tensor b, float shift),            \
       (d, eta, x, w, b, shift))                                                                    \
     X(token_rates_backward,                                                                        \

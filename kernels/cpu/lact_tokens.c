@@ -88,17 +88,16 @@ static void silu_head_backward(const Grad *dpacked, const Tensor *dy, const Tens
     }
 }
 
-Status silu_heads_backward_cpu(Device *d, Grad dpacked, Tensor dy, Tensor packed, int64_t at,
-                               float offset) {
-    (void)d;
-    if (!dpacked.t.data) return STATUS_OK;
+Status silu_heads_backward_cpu(Device *d, Grad dpacked, Tensor y, Tensor dy, Tensor packed,
+                               int64_t at, float offset) {
+    if (!dpacked.t.data) return y.data ? silu_heads_cpu(d, y, packed, at, offset) : STATUS_OK;
     if (!act_dtype(dy.dtype) || packed.dtype != dy.dtype || dpacked.t.dtype != dy.dtype)
         return refuse_dtype("silu_heads_backward", packed.dtype);
     const Heads s = heads_of(dy, packed, at);
 #pragma omp parallel for schedule(static) if (s.rows * s.width >= PARALLEL_MIN)
     for (int64_t row = 0; row < s.rows; row++)
         silu_head_backward(&dpacked, &dy, &packed, &s, row, offset);
-    return STATUS_OK;
+    return y.data ? silu_heads_cpu(d, y, packed, at, offset) : STATUS_OK;
 }
 
 /* ---- rates ---- */

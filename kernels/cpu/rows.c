@@ -83,7 +83,22 @@ static void rms_row_dw(float *dw, const Tensor *dy, const Tensor *x, int64_t at,
     }
 }
 
-static Status rmsnorm_backward(Device *d, Grad dx, Grad dw, Tensor dy, Tensor x, Tensor w,
+/* y = w x r, which may take the place of dy. */
+static void rms_row_again(Tensor *y, const Tensor *x, const float *w, int64_t at, int64_t width,
+                          float rate) {
+    float x_buffer[CHUNK], out_buffer[CHUNK];
+    const Grad to = grad_set(*y);
+    for (int64_t c = 0; c < width; c += CHUNK) {
+        const int64_t n = min_i64(CHUNK, width - c);
+        const float *in = values_read(x, at + c, n, x_buffer);
+        float *out = values_target(&to, at + c, out_buffer);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) out[i] = in[i] * rate * w[c + i];
+        values_write(&to, at + c, n, out);
+    }
+}
+
+static Status rmsnorm_backward(Device *d, Grad dx, Grad dw, Tensor y, Tensor dy, Tensor x, Tensor w,
                                const float *rstd) {
     const int64_t width = tensor_last(x), rows = tensor_rows(x);
     const RowParts parts = row_parts(rows);
@@ -96,17 +111,18 @@ static Status rmsnorm_backward(Device *d, Grad dx, Grad dw, Tensor dy, Tensor x,
         for (int64_t r = row_part_begin(parts, p); r < row_part_begin(parts, p + 1); r++) {
             if (dx.t.data) rms_row_dx(&dx, &dy, &x, w.data, r * width, width, rstd[r]);
             if (part) rms_row_dw(part, &dy, &x, r * width, width, rstd[r]);
+            if (y.data) rms_row_again(&y, &x, w.data, r * width, width, rstd[r]);
         }
     }
     if (partial) row_parts_sum(dw, partial, parts.count, width, width);
     return STATUS_OK;
 }
 
-Status rmsnorm_backward_cpu(Device *d, Grad dx, Grad dw, Tensor dy, Tensor x, Tensor w,
+Status rmsnorm_backward_cpu(Device *d, Grad dx, Grad dw, Tensor y, Tensor dy, Tensor x, Tensor w,
                             Tensor rstd) {
     if (!act_dtype(x.dtype) || dy.dtype != x.dtype || (dx.t.data && !act_dtype(dx.t.dtype)))
         return refuse_dtype("rmsnorm_backward", dy.dtype);
-    return scratch_done(d, rmsnorm_backward(d, dx, dw, dy, x, w, rstd.data));
+    return scratch_done(d, rmsnorm_backward(d, dx, dw, y, dy, x, w, rstd.data));
 }
 
 /* ---- softmax ---- */

@@ -1,5 +1,6 @@
 /* Elementwise kernels: each thread handles one pack of up to 16 bytes; the last elements and
  * unaligned views take the same code with packs of one element. */
+#include "kernels/cuda/gelu_pair.cuh"
 #include "kernels/cuda/unary.cuh"
 
 #define THREADS 256
@@ -199,8 +200,37 @@ extern "C" Status mul_cuda(Device *d, Grad y, Tensor a, Tensor b) {
                       return map_launch<MAP_MUL, Ty, Ta, Ta>(d, "mul", y.t, a, b, 1, g)));
 }
 
+/* GELU of BF16, PACKS packs of 8 a thread, all of them under way at once. */
+template <int PACKS>
+__global__ void __launch_bounds__(THREADS) gelu_kernel(uint4 *y, const uint4 *x, int64_t packs) {
+    const int64_t first = (int64_t)blockIdx.x * (THREADS * PACKS) + threadIdx.x;
+    uint4 v[PACKS];
+#pragma unroll
+    for (int i = 0; i < PACKS; i++)
+        if (first + i * THREADS < packs) v[i] = x[first + i * THREADS];
+#pragma unroll
+    for (int i = 0; i < PACKS; i++)
+        if (first + i * THREADS < packs)
+            y[first + i * THREADS] = make_uint4(gelu_pair(v[i].x), gelu_pair(v[i].y),
+                                                gelu_pair(v[i].z), gelu_pair(v[i].w));
+}
+
+/* The GELU of the fused products (gelu_pair.cuh), which a frugal tape computes once more. */
+static bool is_gelu(Grad y, UnaryKind f, Tensor x) {
+    return f == UNARY_GELU && x.dtype == DTYPE_BF16 && !y.add && tensor_count(x) % 8 == 0 &&
+           is_aligned(y.t.data, 16) && is_aligned(x.data, 16) && tensor_count(x) > 0;
+}
+static Status gelu(Device *d, Tensor y, Tensor x) {
+    enum { PACKS = 2 };
+    const int64_t packs = tensor_count(x) / 8;
+    gelu_kernel<PACKS><<<(unsigned)ceil_div(packs, THREADS * PACKS), THREADS, 0, stream_of(d)>>>(
+        (uint4 *)y.data, (const uint4 *)x.data, packs);
+    return launched("unary");
+}
+
 extern "C" Status unary_cuda(Device *d, Grad y, UnaryKind f, Tensor x) {
     if (tensor_is_none(y.t)) return STATUS_OK;
+    if (is_gelu(y, f, x) && x.dtype == y.t.dtype) return gelu(d, y.t, x);
     MapArgs g = map_flat(y.t, y.add);
     g.f = f;
     if (x.dtype != y.t.dtype) return refuse_dtype("unary", x.dtype);

@@ -117,7 +117,7 @@ static __device__ __forceinline__ UnitSlope unit_slope(float squares, float dot,
 
 template <typename T, int V, int PACKS>
 __global__ void __launch_bounds__(THREADS)
-    silu_heads_backward_kernel(T *dpacked, bool add, const T *dy, const T *packed, Heads s,
+    silu_heads_backward_kernel(T *dpacked, bool add, T *y, const T *dy, const T *packed, Heads s,
                                float offset) {
     const int64_t row = row_of_warp();
     if (row >= s.rows) return;
@@ -150,9 +150,12 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int i = 0; i < V; i++) {
             const float e = logistic(x[k][i]), slope = e * fmaf(x[k][i], 1.0f - e, 1.0f);
-            g[k][i] = (u.rate * g[k][i] - u.pull * (x[k][i] * e)) * slope;
+            const float v = x[k][i] * e;
+            g[k][i] = (u.rate * g[k][i] - u.pull * v) * slope;
+            x[k][i] = v * u.rate;
         }
         pack_put<T, V>(dpacked + from + c, g[k], add);
+        if (y) pack_store<T, V>(y + row * s.width + c, x[k]);
     }
 }
 
@@ -205,34 +208,41 @@ extern "C" Status silu_heads_cuda(Device *d, Tensor y, Tensor packed, int64_t at
     return launched("silu_heads");
 }
 
+/* Whether y was made, too. */
 template <typename T>
-static void silu_heads_backward_launch(Device *d, Grad dpacked, Tensor dy, Tensor packed,
+static bool silu_heads_backward_launch(Device *d, Grad dpacked, Tensor y, Tensor dy, Tensor packed,
                                        const Heads &s, float offset) {
     const int V = 16 / sizeof(T);
-    const int packs = packs_for(s, sizeof(T), dpacked.t.data, dy.data, packed.data);
+    const int packs =
+        is_aligned(y.data, 16) ? packs_for(s, sizeof(T), dpacked.t.data, dy.data, packed.data) : 0;
     const unsigned grid = row_grid(s.rows);
-    T *to = (T *)dpacked.t.data;
+    T *to = (T *)dpacked.t.data, *again = (T *)y.data;
     const T *g = (const T *)dy.data, *from = (const T *)packed.data;
     if (packs >= 1 && packs <= 3)
         silu_heads_backward_kernel<T, V, 3>
-            <<<grid, row_block(), 0, stream_of(d)>>>(to, dpacked.add, g, from, s, offset);
+            <<<grid, row_block(), 0, stream_of(d)>>>(to, dpacked.add, again, g, from, s, offset);
     else if (packs >= 1 && packs <= 6)
         silu_heads_backward_kernel<T, V, 6>
-            <<<grid, row_block(), 0, stream_of(d)>>>(to, dpacked.add, g, from, s, offset);
+            <<<grid, row_block(), 0, stream_of(d)>>>(to, dpacked.add, again, g, from, s, offset);
     else
         silu_heads_backward_any_kernel<T>
             <<<grid, row_block(), 0, stream_of(d)>>>(to, dpacked.add, g, from, s, offset);
+    return packs >= 1 && packs <= 6;
 }
 
-extern "C" Status silu_heads_backward_cuda(Device *d, Grad dpacked, Tensor dy, Tensor packed,
-                                           int64_t at, float offset) {
-    if (tensor_is_none(dpacked.t) || tensor_count(dy) == 0) return STATUS_OK;
+extern "C" Status silu_heads_backward_cuda(Device *d, Grad dpacked, Tensor y, Tensor dy,
+                                           Tensor packed, int64_t at, float offset) {
+    if (tensor_count(dy) == 0) return STATUS_OK;
+    if (tensor_is_none(dpacked.t))
+        return y.data ? silu_heads_cuda(d, y, packed, at, offset) : STATUS_OK;
     if (packed.dtype != dy.dtype || dpacked.t.dtype != dy.dtype)
         return refuse_dtype("silu_heads_backward", packed.dtype);
     const Heads s = heads_of(dy, packed, at);
+    bool made = true;
     WITH_ACT("silu_heads_backward", dy.dtype, T,
-             silu_heads_backward_launch<T>(d, dpacked, dy, packed, s, offset));
-    return launched("silu_heads_backward");
+             made = silu_heads_backward_launch<T>(d, dpacked, y, dy, packed, s, offset));
+    TRY(launched("silu_heads_backward"));
+    return y.data && !made ? silu_heads_cuda(d, y, packed, at, offset) : STATUS_OK;
 }
 
 /* ---- rates ---------------------------------------------------------------------------------- */
@@ -288,22 +298,24 @@ extern "C" Status token_rates_cuda(Device *d, Tensor eta, Tensor x, Tensor w, Te
     return launched("token_rates");
 }
 
-__global__ void __launch_bounds__(THREADS)
-    rate_slopes_kernel(float *dz, const float *deta, const float *eta, int64_t n) {
-    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i < n) dz[i] = -expm1f(-eta[i]) * deta[i];
+/* Rates and their gradients; dz of one. */
+typedef struct RateSlopes {
+    const float *eta, *deta;
+} RateSlopes;
+static __device__ __forceinline__ float rate_slope(const RateSlopes &s, int64_t i) {
+    return -expm1f(-s.eta[i]) * s.deta[i];
 }
 
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS)
-    rates_dx_kernel(T *dx, bool add, const float *dz, const float *w, int64_t rows, int width,
+    rates_dx_kernel(T *dx, bool add, RateSlopes z, const float *w, int64_t rows, int width,
                     int rates) {
     const int64_t row = row_of_warp();
     if (row >= rows) return;
     for (int c = threadIdx.x * V; c < width; c += 32 * V) {
         float sum[V] = {};
         for (int j = 0; j < rates; j++) {
-            const float factor = dz[row * rates + j];
+            const float factor = rate_slope(z, row * rates + j);
             float line[V];
             line_load<V>(line, w + (int64_t)j * width + c);
 #pragma unroll
@@ -317,19 +329,21 @@ __global__ void __launch_bounds__(THREADS)
  * Threads x: columns, y: rows. */
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS)
-    rates_dw_kernel(float *partial, const float *dz, const T *x, int64_t rows, int width,
-                    int rates) {
+    rates_dw_kernel(float *partial, RateSlopes z, const T *x, int64_t rows, int width, int rates) {
     __shared__ float sums[WARPS][32][V];
     const int c = (blockIdx.x * 32 + threadIdx.x) * V, first = blockIdx.z * RATES;
     float sum[RATES][V] = {}, ones[RATES] = {};
-#pragma unroll 2
+    const int mine = first + threadIdx.x; /* the lane works out one of the row's factors */
+#pragma unroll 4
     for (int64_t r = (int64_t)blockIdx.y * WARPS + threadIdx.y; r < rows;
          r += (int64_t)gridDim.y * WARPS) {
         float v[V] = {};
         if (c < width) pack_load<T, V>(v, x + r * width + c);
+        const float own =
+            threadIdx.x < RATES && mine < rates ? rate_slope(z, r * rates + mine) : 0.0f;
 #pragma unroll
         for (int k = 0; k < RATES; k++) {
-            const float factor = first + k < rates ? dz[r * rates + first + k] : 0.0f;
+            const float factor = __shfl_sync(0xffffffffu, own, k);
             ones[k] += factor;
 #pragma unroll
             for (int i = 0; i < V; i++) sum[k][i] = fmaf(factor, v[i], sum[k][i]);
@@ -360,8 +374,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename T>
-static void rates_backward_launch(Device *d, Grad dx, float *partial, unsigned parts,
-                                  const float *dz, Tensor x, Tensor w) {
+static void rates_backward_launch(Device *d, Grad dx, float *partial, unsigned parts, RateSlopes z,
+                                  Tensor x, Tensor w) {
     const int64_t rows = tensor_rows(x), V = 16 / (int64_t)sizeof(T);
     const int width = (int)tensor_last(x), rates = (int)w.shape[0];
     const bool packed = width % V == 0 && is_aligned(x.data, 16) && is_aligned(dx.t.data, 16) &&
@@ -373,32 +387,30 @@ static void rates_backward_launch(Device *d, Grad dx, float *partial, unsigned p
     const int across = packed ? 32 * (int)V : 32;
     const dim3 grid((unsigned)ceil_div(width, across), parts, (unsigned)ceil_div(rates, RATES));
     if (to && packed)
-        rates_dx_kernel<T, 16 / sizeof(T)><<<row_grid(rows), row_block(), 0, stream>>>(
-            to, dx.add, dz, weight, rows, width, rates);
+        rates_dx_kernel<T, 16 / sizeof(T)>
+            <<<row_grid(rows), row_block(), 0, stream>>>(to, dx.add, z, weight, rows, width, rates);
     else if (to)
-        rates_dx_kernel<T, 1><<<row_grid(rows), row_block(), 0, stream>>>(to, dx.add, dz, weight,
-                                                                          rows, width, rates);
+        rates_dx_kernel<T, 1>
+            <<<row_grid(rows), row_block(), 0, stream>>>(to, dx.add, z, weight, rows, width, rates);
     if (partial && packed)
         rates_dw_kernel<T, 16 / sizeof(T)>
-            <<<grid, row_block(), 0, stream>>>(partial, dz, from, rows, width, rates);
+            <<<grid, row_block(), 0, stream>>>(partial, z, from, rows, width, rates);
     else if (partial)
         rates_dw_kernel<T, 1>
-            <<<grid, row_block(), 0, stream>>>(partial, dz, from, rows, width, rates);
+            <<<grid, row_block(), 0, stream>>>(partial, z, from, rows, width, rates);
 }
 
 static Status rates_backward(Device *d, Grad dx, Grad dw, Grad db, Tensor deta, Tensor eta,
                              Tensor x, Tensor w) {
     const int64_t rows = tensor_rows(x), width = tensor_last(x), rates = tensor_last(eta);
-    const int64_t n = rows * rates, sums = rates * (width + 1), want = ceil_div(rows, WARPS);
+    const int64_t sums = rates * (width + 1), want = ceil_div(rows, WARPS);
     const int64_t parts = want < RATE_PARTS ? want : RATE_PARTS;
-    float *dz, *partial = NULL;
-    TRY(scratch_take(d, sizeof(float) * n, (void **)&dz));
+    float *partial = NULL;
     if (dw.t.data || db.t.data)
         TRY(scratch_take(d, sizeof(float) * parts * sums, (void **)&partial));
-    rate_slopes_kernel<<<(unsigned)ceil_div(n, THREADS), THREADS, 0, stream_of(d)>>>(
-        dz, (const float *)deta.data, (const float *)eta.data, n);
+    const RateSlopes z = {(const float *)eta.data, (const float *)deta.data};
     WITH_ACT("token_rates_backward", x.dtype, T,
-             rates_backward_launch<T>(d, dx, partial, (unsigned)parts, dz, x, w));
+             rates_backward_launch<T>(d, dx, partial, (unsigned)parts, z, x, w));
     TRY(launched("token_rates_backward"));
     if (dw.t.data) TRY(reduce_partials(d, dw, partial, parts, sums, 1.0f));
     return db.t.data ? reduce_partials(d, db, partial + rates * width, parts, sums, 1.0f)

@@ -57,6 +57,47 @@ __global__ void __launch_bounds__(32 * WARPS)
     if (rstd && threadIdx.x == 0) rstd[row] = rate;
 }
 
+/* Rows of at most PACKS packs a lane: read once, all of it under way at once. */
+template <typename T, int V, int PACKS>
+__global__ void __launch_bounds__(32 * WARPS)
+    rmsnorm_held_kernel(T *y, float *rstd, const T *x, const float *w, int64_t rows, int64_t width,
+                        float eps) {
+    const int64_t row = row_of_warp();
+    chain_wait();
+    if (row >= rows) return;
+    float v[PACKS][V], sum = 0;
+#pragma unroll
+    for (int k = 0; k < PACKS; k++) {
+        const int c = (k * 32 + threadIdx.x) * V;
+        if (c < width) pack_load<T, V>(v[k], x + row * width + c);
+    }
+#pragma unroll
+    for (int k = 0; k < PACKS; k++) {
+        if ((k * 32 + (int)threadIdx.x) * V >= width) continue;
+#pragma unroll
+        for (int i = 0; i < V; i++) sum += v[k][i] * v[k][i];
+    }
+    const float rate = rsqrtf(warp_sum(sum) / width + eps);
+#pragma unroll
+    for (int k = 0; k < PACKS; k++) {
+        const int c = (k * 32 + threadIdx.x) * V;
+        if (c >= width) continue;
+        float wv[V];
+        line_load<V>(wv, w + c);
+#pragma unroll
+        for (int i = 0; i < V; i++) v[k][i] = v[k][i] * rate * wv[i];
+        pack_store<T, V>(y + row * width + c, v[k]);
+    }
+    if (rstd && threadIdx.x == 0) rstd[row] = rate;
+}
+
+template <typename T, int V>
+static void (*rmsnorm_kernel_for(int64_t width))(T *, float *, const T *, const float *, int64_t,
+                                                 int64_t, float) {
+    if (width <= 3 * 32 * V) return rmsnorm_held_kernel<T, V, 3>;
+    return rmsnorm_kernel<T, V>;
+}
+
 extern "C" Status rmsnorm_cuda(Device *d, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps) {
     const int64_t rows = tensor_rows(x), width = tensor_last(x);
     if (tensor_count(x) == 0) return STATUS_OK;
@@ -64,9 +105,9 @@ extern "C" Status rmsnorm_cuda(Device *d, Tensor y, Tensor rstd, Tensor x, Tenso
     WITH_ACT("rmsnorm", x.dtype, T, const int V = 16 / sizeof(T);
              const bool packs = in_packs<T>(width, y.data, x.data) && is_aligned(w.data, 16);
              chain_launch(d, rows <= CHAIN_ROWS, row_grid(rows), row_block(), 0,
-                          packs ? rmsnorm_kernel<T, V> : rmsnorm_kernel<T, 1>, (T *)y.data,
-                          (float *)rstd.data, (const T *)x.data, (const float *)w.data, rows, width,
-                          eps));
+                          packs ? rmsnorm_kernel_for<T, V>(width) : rmsnorm_kernel<T, 1>,
+                          (T *)y.data, (float *)rstd.data, (const T *)x.data, (const float *)w.data,
+                          rows, width, eps));
     return launched("rmsnorm");
 }
 
@@ -74,7 +115,7 @@ extern "C" Status rmsnorm_cuda(Device *d, Tensor y, Tensor rstd, Tensor x, Tenso
  * columns on the way: partial[blockIdx.x][width]. All of it is read once. */
 template <typename T, int V, int PACKS>
 __global__ void __launch_bounds__(32 * WARPS, 2)
-    rmsnorm_backward_kernel(T *dx, bool add, float *partial, const T *dy, const T *x,
+    rmsnorm_backward_kernel(T *dx, bool add, float *partial, T *y, const T *dy, const T *x,
                             const float *w, const float *rstd, int64_t rows, int width) {
     __shared__ float sums[WARPS][32 * V];
     float dw[PACKS][V] = {};
@@ -109,6 +150,16 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
 #pragma unroll
             for (int i = 0; i < V; i++) u[k][i] = rate * u[k][i] - slope * v[k][i];
             pack_put<T, V>(dx + row * width + c, u[k], add);
+        }
+#pragma unroll
+        for (int k = 0; k < PACKS; k++) {
+            const int c = (k * 32 + threadIdx.x) * V;
+            if (!y || c >= width) continue;
+            float wv[V];
+            line_load<V>(wv, w + c);
+#pragma unroll
+            for (int i = 0; i < V; i++) v[k][i] = v[k][i] * rate * wv[i];
+            pack_store<T, V>(y + row * width + c, v[k]);
         }
     }
     if (!partial) return;
@@ -192,34 +243,50 @@ static int once_packs(Tensor x, Tensor dy, Tensor w, Grad dx) {
 
 template <typename T>
 static void rmsnorm_backward_once(Device *d, Grad dx, float *partial, unsigned grid, int packs,
-                                  Tensor dy, Tensor x, Tensor w, Tensor rstd) {
+                                  Tensor y, Tensor dy, Tensor x, Tensor w, Tensor rstd) {
     const int V = 16 / sizeof(T), width = (int)tensor_last(x);
     const int64_t rows = tensor_rows(x);
-    T *to = (T *)dx.t.data;
+    T *to = (T *)dx.t.data, *again = (T *)y.data;
     const T *gradient = (const T *)dy.data, *in = (const T *)x.data;
     const float *weight = (const float *)w.data, *rate = (const float *)rstd.data;
     if (packs == 1)
         rmsnorm_backward_kernel<T, V, 1><<<grid, row_block(), 0, stream_of(d)>>>(
-            to, dx.add, partial, gradient, in, weight, rate, rows, width);
+            to, dx.add, partial, again, gradient, in, weight, rate, rows, width);
     else
         rmsnorm_backward_kernel<T, V, 3><<<grid, row_block(), 0, stream_of(d)>>>(
-            to, dx.add, partial, gradient, in, weight, rate, rows, width);
+            to, dx.add, partial, again, gradient, in, weight, rate, rows, width);
 }
 
-extern "C" Status rmsnorm_backward_cuda(Device *d, Grad dx, Grad dw, Tensor dy, Tensor x, Tensor w,
-                                        Tensor rstd) {
+/* y = w x r */
+template <typename T>
+__global__ void __launch_bounds__(32 * WARPS)
+    rmsnorm_again_kernel(T *y, const T *x, const float *w, const float *rstd, int64_t rows,
+                         int64_t width) {
+    const int64_t row = row_of_warp();
+    if (row >= rows) return;
+    for (int64_t c = threadIdx.x; c < width; c += 32)
+        from_float(y + row * width + c, to_float(x[row * width + c]) * rstd[row] * w[c]);
+}
+
+extern "C" Status rmsnorm_backward_cuda(Device *d, Grad dx, Grad dw, Tensor y, Tensor dy, Tensor x,
+                                        Tensor w, Tensor rstd) {
     const int64_t rows = tensor_rows(x), width = tensor_last(x), wanted = ceil_div(rows, WARPS);
-    if (tensor_count(x) == 0 || (!dx.t.data && !dw.t.data)) return STATUS_OK;
-    if (dy.dtype != x.dtype || (dx.t.data && dx.t.dtype != x.dtype))
+    if (tensor_count(x) == 0 || (!dx.t.data && !dw.t.data && !y.data)) return STATUS_OK;
+    if (dy.dtype != x.dtype || (y.data && y.dtype != x.dtype) ||
+        (dx.t.data && dx.t.dtype != x.dtype))
         return refuse_dtype("rmsnorm_backward", dy.dtype);
-    const int packs = once_packs(x, dy, w, dx);
+    const int packs = is_aligned(y.data, 16) ? once_packs(x, dy, w, dx) : 0;
     const int64_t most = packs ? 2 * backend_of(d)->sm_count : PARTS;
     const unsigned parts = (unsigned)(wanted < most ? wanted : most);
     float *partial = NULL;
     if (dw.t.data) TRY(scratch_take(d, sizeof(float) * width * parts, (void **)&partial));
     WITH_ACT("rmsnorm_backward", x.dtype, T,
-             if (packs) rmsnorm_backward_once<T>(d, dx, partial, parts, packs, dy, x, w, rstd);
-             else rmsnorm_backward_launch<T>(d, dx, partial, parts, dy, x, w, rstd));
+             if (packs) rmsnorm_backward_once<T>(d, dx, partial, parts, packs, y, dy, x, w, rstd);
+             else rmsnorm_backward_launch<T>(d, dx, partial, parts, dy, x, w, rstd);
+             if (!packs && y.data)
+                 rmsnorm_again_kernel<T><<<row_grid(rows), row_block(), 0, stream_of(d)>>>(
+                     (T *)y.data, (const T *)x.data, (const float *)w.data,
+                     (const float *)rstd.data, rows, width));
     Status status = launched("rmsnorm_backward");
     if (status == STATUS_OK) status = reduce_partials(d, dw, partial, parts, width, 1.0f);
     scratch_done(d);

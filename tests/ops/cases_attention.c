@@ -274,6 +274,9 @@ const OpCase cases_attention[] = {
     /* more heads than blocks */
     {"attention_backward", attention_backward_body, {140, 40, 1, 64}, IN_BF16, 4},
     {"attention_backward", attention_backward_body, {1, 129, 2, 64}, BOTH, 4},
+    {"attention_backward", attention_backward_body, {2, 200, 3, 64, NO_NORM}, IN_BF16, 4},
+    {"attention_backward", attention_backward_body, {1, 193, 2, 64}, IN_BF16, 4},
+    {"attention_backward", attention_backward_body, {70, 256, 2, 64}, IN_BF16, 4},
     {"attention_backward", attention_backward_body, {256, 256, 12, 64}, BENCH, 0},
     {0},
 };

@@ -30,14 +30,10 @@ static int64_t head_begin(const Run *r, int64_t row) {
     return (row / n / nh * n + row % n) * pitch + r->p[4] + row / n % nh * dh;
 }
 
-static void silu_heads_body(Run *r) {
-    const int64_t b = r->p[0], nh = r->p[1], n = r->p[2], dh = r->p[3];
-    const int64_t pitch = r->p[4] + nh * dh + r->p[5];
-    Tensor packed = input(r, "packed", r->act, SHAPE(b, n, pitch), 1.5);
-    Tensor y = output(r, "y", r->act, SHAPE(b, nh, n, dh));
-    CALL(r, silu_heads, y, packed, r->p[4], (float)unit_offset(r));
-    double *e = r->reference ? expected(r, y) : NULL;
-    for (int64_t row = 0; e && row < b * nh * n; row++) {
+static void expect_heads(Run *r, Tensor y, Tensor packed) {
+    const int64_t dh = r->p[3];
+    double *e = expected(r, y);
+    for (int64_t row = 0; e && row < r->p[0] * r->p[1] * r->p[2]; row++) {
         const double *x = values(r, packed) + head_begin(r, row);
         double squares = 0.0;
         for (int64_t c = 0; c < dh; c++) squares += pow(silu(x[c]), 2.0);
@@ -46,14 +42,29 @@ static void silu_heads_body(Run *r) {
     }
 }
 
+static void silu_heads_body(Run *r) {
+    const int64_t b = r->p[0], nh = r->p[1], n = r->p[2], dh = r->p[3];
+    const int64_t pitch = r->p[4] + nh * dh + r->p[5];
+    Tensor packed = input(r, "packed", r->act, SHAPE(b, n, pitch), 1.5);
+    Tensor y = output(r, "y", r->act, SHAPE(b, nh, n, dh));
+    CALL(r, silu_heads, y, packed, r->p[4], (float)unit_offset(r));
+    if (r->reference) expect_heads(r, y, packed);
+}
+
 static void silu_heads_backward_body(Run *r) {
     const int64_t b = r->p[0], nh = r->p[1], n = r->p[2], dh = r->p[3];
     const int64_t pitch = r->p[4] + nh * dh + r->p[5];
-    Tensor dy = input(r, "dy", r->act, SHAPE(b, nh, n, dh), 1.0);
+    Tensor dy = r->p[7] == 2 ? in_place(r, "dy, y", r->act, SHAPE(b, nh, n, dh), 1.0)
+                             : input(r, "dy", r->act, SHAPE(b, nh, n, dh), 1.0);
     Tensor packed = input(r, "packed", r->act, SHAPE(b, n, pitch), 1.5);
     Grad dpacked = gradient_in_place(r, "dpacked", r->act, SHAPE(b, n, pitch));
-    CALL(r, silu_heads_backward, dpacked, dy, packed, r->p[4], (float)unit_offset(r));
+    /* p[7]: 1 for the heads once more, 2 in the place of dy */
+    Tensor y = r->p[7] == 0   ? tensor_none()
+               : r->p[7] == 1 ? output(r, "y", r->act, SHAPE(b, nh, n, dh))
+                              : dy;
+    CALL(r, silu_heads_backward, dpacked, y, dy, packed, r->p[4], (float)unit_offset(r));
     if (!r->reference) return;
+    if (r->p[7]) expect_heads(r, y, packed);
     /* of a unit vector of one value nothing but the offset's share is left */
     if (dh == 1 && r->p[6]) r->cancelled = 1.0;
     double *e = expected(r, dpacked.t);
@@ -390,6 +401,9 @@ const OpCase cases_fast_weights[] = {
     {"silu_heads_backward", silu_heads_backward_body, {2, 3, 5, 8, 16, 8, 1}, BOTH, 0},
     {"silu_heads_backward", silu_heads_backward_body, {2, 2, 7, 33, 3, 1, 1}, BOTH, 0},
     {"silu_heads_backward", silu_heads_backward_body, {2, 1, 9, 768, 0, 768, 1}, BOTH, 0},
+    {"silu_heads_backward", silu_heads_backward_body, {2, 1, 9, 768, 0, 0, 1, 2}, BOTH, 0},
+    {"silu_heads_backward", silu_heads_backward_body, {2, 2, 7, 33, 3, 1, 1, 2}, BOTH, 0},
+    {"silu_heads_backward", silu_heads_backward_body, {2, 2, 7, 64, 0, 0, 0, 1}, BOTH, 0},
     {"silu_heads_backward", silu_heads_backward_body, {1, 2, 5, 1200, 0, 0, 1}, BOTH, 0},
     {"silu_heads_backward", silu_heads_backward_body, {2, 2, 9, 64, 128, 0, 0}, BOTH, 0},
     {"silu_heads_backward", silu_heads_backward_body, {1, 1, 65536, 768, 0, 0, 1}, BENCH, 0},
@@ -434,6 +448,8 @@ const OpCase cases_fast_weights[] = {
     {"weight_step", weight_step_body, {4, 40, 24, 2, 0, 0, 2}, BOTH, 0},
     {"weight_step", weight_step_body, {3, 33, 35, 1, 3, 2, 3}, BOTH, 0},
     {"weight_step", weight_step_body, {4, 40, 24, 2, 24, 0, 3}, BOTH, 0},
+    /* many matrices */
+    {"weight_step", weight_step_body, {92, 46, 72, 2, 8, 0}, BOTH, 0},
     {"weight_step", weight_step_body, {32, 768, 768, 1, 768, 0}, BENCH, 0},
     {"weight_step_backward", weight_step_backward_body, {1, 1, 1, 1}, BOTH, 0},
     {"weight_step_backward", weight_step_backward_body, {4, 8, 12, 2, 0, 12}, BOTH, 0},

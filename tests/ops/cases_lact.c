@@ -40,15 +40,23 @@ static double rate_value(int64_t i, void *user) {
 
 static void rmsnorm_backward_body(Run *r) {
     const int64_t rows = r->p[0], width = r->p[1];
-    Tensor dy = input(r, "dy", r->act, SHAPE(rows, width), 1.0);
+    Tensor dy = r->p[3] == 2 ? in_place(r, "dy, y", r->act, SHAPE(rows, width), 1.0)
+                             : input(r, "dy", r->act, SHAPE(rows, width), 1.0);
     Tensor x = input(r, "x", r->act, SHAPE(rows, width), 2.0);
     Tensor w = input(r, "w", DTYPE_F32, SHAPE(width), 1.0);
     Rates user = {r, x};
     Tensor rstd = input_of(r, "rstd", DTYPE_F32, SHAPE(rows), rate_value, &user);
     Grad dx = gradient(r, "dx", r->act, SHAPE(rows, width));
     Grad dw = gradient(r, "dw", DTYPE_F32, SHAPE(width));
-    CALL(r, rmsnorm_backward, dx, dw, dy, x, w, rstd);
+    /* p[3]: 1 for the normed rows once more, 2 in the place of dy */
+    Tensor y = r->p[3] == 0   ? tensor_none()
+               : r->p[3] == 1 ? output(r, "y", r->act, SHAPE(rows, width))
+                              : dy;
+    CALL(r, rmsnorm_backward, dx, dw, y, dy, x, w, rstd);
     if (!r->reference) return;
+    double *again = r->p[3] ? expected(r, y) : NULL;
+    for (int64_t i = 0; again && i < rows * width; i++)
+        again[i] = values(r, w)[i % width] * values(r, x)[i] * values(r, rstd)[i / width];
     /* Of a row of one value nothing but w dy r (1 - x^2 r^2) is left, near eps. */
     if (width == 1) r->cancelled = 1.0;
     double *ex = expected(r, dx.t), *ew = expected(r, dw.t);
@@ -159,6 +167,9 @@ const OpCase cases_lact[] = {
     {"rmsnorm_backward", rmsnorm_backward_body, {7, 64}, BOTH, 0},
     {"rmsnorm_backward", rmsnorm_backward_body, {333, 191}, BOTH, 0},
     {"rmsnorm_backward", rmsnorm_backward_body, {700, 768}, BOTH, 0},
+    {"rmsnorm_backward", rmsnorm_backward_body, {35, 768, 0, 2}, BOTH, 0},
+    {"rmsnorm_backward", rmsnorm_backward_body, {35, 100, 0, 1}, BOTH, 0},
+    {"rmsnorm_backward", rmsnorm_backward_body, {35, 1000, 0, 2}, BOTH, 0},
     {"rmsnorm_backward", rmsnorm_backward_body, {19, 1500}, BOTH, 0},
     {"rmsnorm_backward", rmsnorm_backward_body, {2048 * 12, 64}, BENCH, 0},
     {"softmax", softmax_body, {1, 1, 1}, BOTH, 0},
