@@ -102,7 +102,7 @@ Status peers_gather(Peers *p, const void *mine, void *all, size_t bytes) {
 
 typedef struct Report {
     int32_t status;
-    char message[252];
+    char message[1020];
 } Report;
 
 /* The first rank that failed; ranks: none. */

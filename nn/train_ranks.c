@@ -97,18 +97,16 @@ void ranks_wait_end(Loop *l) {
 /* ---- every step ---- */
 
 /* A failure is worth more than a stop, and this rank's own message more than another's. */
-static Status judge(const Edge *all, int ranks, int own, Status mine) {
+static Status judge(const Edge *all, int ranks, Status mine) {
     bool stopped = false;
+    if (mine != STATUS_OK && mine != STATUS_STOPPED) return mine; /* its message stands */
     for (int i = 0; i < ranks; i++) {
         const Status s = (Status)all[i].status;
         stopped |= s == STATUS_STOPPED;
-        if (s == STATUS_OK || s == STATUS_STOPPED || i == own) continue;
-        if (mine != STATUS_OK && mine != STATUS_STOPPED) continue;
+        if (s == STATUS_OK || s == STATUS_STOPPED) continue;
         if (s == STATUS_END) return status_set(STATUS_DATA, "rank %d has no data left", i);
         return status_set(s, "rank %d: %.239s", i, all[i].message);
     }
-    if (mine != STATUS_OK && mine != STATUS_STOPPED)
-        return status_set(mine, "%s", all[own].message);
     return stopped ? STATUS_STOPPED : STATUS_OK;
 }
 
@@ -147,12 +145,12 @@ static void take_over(Loop *l, const Edge *all) {
 
 Status ranks_agree(Loop *l, Status mine) {
     if (alone(l)) return mine;
-    const int ranks = comm_ranks(l->options->comm), own = comm_rank(l->options->comm);
+    const int ranks = comm_ranks(l->options->comm);
     Edge edge, *all = l->edges;
     say(l, mine, &edge);
     TRY(peers_gather(comm_peers(l->options->comm), &edge, all, sizeof edge));
     for (int i = 0; i < ranks; i++) all[i].message[sizeof all[i].message - 1] = '\0';
     for (int i = 1; i < ranks; i++) TRY(compare(&all[0], &all[i], i));
     take_over(l, all);
-    return judge(all, ranks, own, mine);
+    return judge(all, ranks, mine);
 }

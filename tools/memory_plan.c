@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "tools/cli.h"
+#include "tools/ranks.h"
 #include "tools/run_folder.h"
 
 #define MB 1e6
@@ -28,11 +29,18 @@ static Status find_largest(const PlanTask *task, MemoryPlan *p, size_t bytes) {
     return STATUS_OK;
 }
 
+/* As --batch-size has it. */
+static long long of_all_ranks(int64_t batch) {
+    return (long long)batch * ranks_count();
+}
+
 Status memory_plan(const PlanTask *task, int64_t batch, size_t sample_bytes, MemoryPlan *out) {
     MemoryPlan *p = out;
     TRY(plan_step(task, batch, &p->step));
     p->sample_bytes = sample_bytes;
     p->need = plan_need(&p->step) + (size_t)batch * p->sample_bytes;
+    /* Ranks on the CPU share its memory. */
+    if (task->params->device->kind == DEVICE_CPU) p->step.available /= (size_t)ranks_on_host();
     const size_t available = p->step.available;
     return find_largest(task, p, available - available / SPARE_SHARE);
 }
@@ -43,13 +51,13 @@ Status memory_plan_check(const MemoryPlan *p, const Device *d, const char *more)
     if (p->largest > 0)
         snprintf(advice, sizeof advice,
                  "the largest batch that fits is %lld%s; --grad-accum-steps makes up for it",
-                 (long long)p->largest, more);
+                 of_all_ranks(p->largest), more);
     return status_set(
         STATUS_MEMORY,
         "--batch-size %lld does not fit on %s: a step needs %.1f MB (activations and "
         "gradients %.1f MB, kernels about %.1f MB, batches %.1f MB) beside weights "
         "and optimiser of %.1f MB; %.1f MB are free: %s",
-        (long long)p->step.batch, d->name, (double)p->need / MB, (double)p->step.step / MB,
+        of_all_ranks(p->step.batch), d->name, (double)p->need / MB, (double)p->step.step / MB,
         (double)p->step.scratch / MB, (double)(p->need - plan_need(&p->step)) / MB,
         (double)(p->step.weights + p->step.state) / MB, (double)p->step.available / MB, advice);
 }
@@ -64,7 +72,7 @@ void memory_plan_print(const MemoryPlan *p, size_t average, bool recompute) {
          (double)p->step.weights / MB, (double)(p->step.state - average) / MB, averaged,
          (double)p->step.step / MB, recompute ? " (blocks are computed again)" : "",
          (double)p->step.scratch / MB, (double)(p->need - plan_need(&p->step)) / MB,
-         (double)p->step.available / MB, (long long)p->largest);
+         (double)p->step.available / MB, of_all_ranks(p->largest));
 }
 
 void memory_plan_json(const MemoryPlan *p, const Params *params, const Device *d, DType act,
@@ -81,6 +89,6 @@ void memory_plan_json(const MemoryPlan *p, const Params *params, const Device *d
     json_pair_int(w, "scratch", (int64_t)p->step.scratch);
     json_pair_int(w, "batches", (int64_t)(p->need - plan_need(&p->step)));
     json_pair_int(w, "available", (int64_t)p->step.available);
-    json_pair_int(w, "largest_batch", p->largest);
+    json_pair_int(w, "largest_batch", of_all_ranks(p->largest));
     json_end_object(w);
 }
