@@ -120,15 +120,15 @@ static Tensor slice(Tensor block, const Param *item) {
                      item->master.rank, item->master.shape);
 }
 
-Status params_build(Params *p, DType act, bool training) {
+static Status lay_out(Params *p) {
     if (p->status != STATUS_OK) return p->status;
     if (p->count == 0) return status_set(STATUS_INTERNAL, "a model without parameters");
-    Device *d = p->device;
     p->decayed = place(p, 0, true);
     p->flat = place(p, p->decayed, false);
-    TRY(take_block(d, &d->weights, DTYPE_F32, p->flat, &p->master));
-    if (act == DTYPE_BF16) TRY(take_block(d, &d->weights, DTYPE_BF16, p->flat, &p->shadow));
-    if (training) TRY(take_block(d, &d->state, DTYPE_F32, p->flat, &p->grad));
+    return STATUS_OK;
+}
+
+static void point_into_blocks(Params *p, bool training) {
     for (int64_t i = 0; i < p->count; i++) {
         Param *item = p->items[i];
         bool shadowed = (item->flags & PARAM_MATMUL) && !tensor_is_none(p->shadow);
@@ -138,6 +138,27 @@ Status params_build(Params *p, DType act, bool training) {
         item->var.wants_grad = training && !(item->flags & PARAM_BUFFER);
         if (item->var.wants_grad) item->var.grad = slice(p->grad, item);
     }
+}
+
+Status params_build(Params *p, DType act, bool training) {
+    TRY(lay_out(p));
+    Device *d = p->device;
+    TRY(take_block(d, &d->weights, DTYPE_F32, p->flat, &p->master));
+    if (act == DTYPE_BF16) TRY(take_block(d, &d->weights, DTYPE_BF16, p->flat, &p->shadow));
+    if (training) TRY(take_block(d, &d->state, DTYPE_F32, p->flat, &p->grad));
+    point_into_blocks(p, training);
+    return STATUS_OK;
+}
+
+Status params_build_over(Params *p, Tensor master, DType act) {
+    TRY(lay_out(p));
+    if (tensor_count(master) != p->flat)
+        return status_set(STATUS_INTERNAL, "a block of %lld values for parameters of %lld",
+                          (long long)tensor_count(master), (long long)p->flat);
+    p->master = master;
+    if (act == DTYPE_BF16)
+        TRY(take_block(p->device, &p->device->weights, DTYPE_BF16, p->flat, &p->shadow));
+    point_into_blocks(p, false);
     return STATUS_OK;
 }
 

@@ -52,6 +52,9 @@ bool params_decays(const char *name, int rank);
 
 /* Lays out and takes memory: master (+ shadow when act is BF16, + gradients when training). */
 Status params_build(Params *p, DType act, bool training);
+/* As params_build without gradients, over a master block of p->flat elements that is another's: the
+ * same parameters with other values (averaged ones). The shadow is this one's own; refresh it. */
+Status params_build_over(Params *p, Tensor master, DType act);
 /* Random values from (seed, RNG_INIT, parameter index). */
 Status params_initialise(Params *p, uint64_t seed);
 /* Shadow = rounded master. Call after any change of master outside adamw. */

@@ -50,6 +50,16 @@ void tape_reset(Tape *t, bool recording) {
     arena_reset(&t->device->step);
 }
 
+bool tape_pause(Tape *t) {
+    const bool recording = t->recording;
+    t->recording = false;
+    return recording;
+}
+
+void tape_resume(Tape *t, bool recording) {
+    t->recording = recording;
+}
+
 bool tape_recording(const Tape *t) {
     return t->recording;
 }

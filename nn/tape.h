@@ -73,6 +73,11 @@ Device *tape_device(const Tape *t);
 void tape_set_act(Tape *t, DType act);
 DType tape_act(const Tape *t);
 
+/* Between pause and resume ops record nothing, and tape_drop() gives memory back, although the pass
+ * is recorded: for values that are constants to it. Returns what the caller hands to resume. */
+bool tape_pause(Tape *t);
+void tape_resume(Tape *t, bool recording);
+
 /* Frugal: ops keep no value that one elementwise pass over what they keep anyway gives again. Set
  * before a pass; off at first. */
 void tape_set_frugal(Tape *t, bool frugal);

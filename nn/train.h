@@ -36,6 +36,9 @@ typedef struct TrainTask {
      * device memory alone, the same ones in every step. Only when a step is recorded or run call by
      * call, and on a dry device with any batch (nn/plan.h), is it called. */
     Var *(*loss)(void *user, Tape *t, int64_t batch);
+    /* Which of several kinds the loss of the coming step is: when it changes, a step runs call by
+     * call before it is recorded anew. NULL: always the same. */
+    int64_t (*loss_form)(void *user);
     /* Metric of the current weights (higher is better); called between steps. May be NULL. The task
      * adds its own named numbers to the record. */
     Status (*validate)(void *user, int64_t step, double *metric, JsonWriter *record);

@@ -24,6 +24,7 @@ typedef struct StepGraphs {
     DeviceGraph *first, *later, *finish, *update;
     int64_t batch; /* samples of a micro-step that they were recorded for; 0: not recorded */
     bool refused;
+    int64_t form; /* TrainTask.loss_form() of the steps so far */
 } StepGraphs;
 
 /* What was gathered since the last "train" record. */

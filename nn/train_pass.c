@@ -115,8 +115,19 @@ static Status record_all(Loop *l, int64_t batch) {
     return STATUS_OK;
 }
 
+/* Another loss: what was recorded is of no use, and the first step with it runs call by call. */
+static void follow_form(Loop *l) {
+    StepGraphs *g = &l->graphs;
+    const int64_t form = l->task->loss_form ? l->task->loss_form(l->task->user) : 0;
+    if (form == g->form) return;
+    graphs_free(l);
+    g->form = form;
+    l->eager_batch = 0;
+}
+
 void passes_begin(Loop *l) {
     StepGraphs *g = &l->graphs;
+    follow_form(l);
     bool wanted = l->task->push && !l->options->no_graphs && !g->refused && g->batch == 0 &&
                   l->eager_batch > 0 && device_can_capture(tape_device(l->tape));
     params_begin_step(l->optim->params);

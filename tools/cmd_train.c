@@ -52,6 +52,17 @@ static Status average_weights(Trainer *t) {
     return STATUS_OK;
 }
 
+/* --mesa */
+static Status open_teacher(Trainer *t) {
+    const TrainConfig *c = &settings.train;
+    if (c->mesa <= 0) return STATUS_OK;
+    if (!t->optim.ema)
+        return status_set(STATUS_USAGE,
+                          "--mesa learns from averaged weights: it needs --model-ema");
+    const int64_t from = (int64_t)(c->mesa_start * (double)c->epochs);
+    return teacher_open(&t->teacher, &t->model, &t->ema, c->mesa, from);
+}
+
 /* Data first: it is the likeliest to be wrong and tells the number of classes. */
 static Status open_data_and_model(Trainer *t) {
     TRY(train_data_open(&t->data));
@@ -70,6 +81,7 @@ static Status prepare(Trainer *t) {
     TRY(choose_muon(t));
     TRY(trainer_load_initial(t));
     TRY(average_weights(t));
+    TRY(open_teacher(t));
     TRY(trainer_plan_memory(t));
     TRY(train_data_load(&t->data, &t->model.preprocess));
     TRY(model_meta(&t->model, &t->meta));
@@ -114,6 +126,7 @@ static Status start(Trainer *t) {
     t->task.on_micro_step = trainer_micro_step;
     t->task.on_micro_step_user = t;
     t->task.ema = t->optim.ema;
+    t->task.teacher = trainer_teacher(t);
     t->first_step = t->state.step;
     trainer_print_plan(t);
     if (t->resuming)
@@ -145,6 +158,7 @@ static void trainer_free(Trainer *t, bool well) {
     model_meta_free(&t->meta);
     muon_free(&t->muon);
     comm_close(t->comm, well);
+    teacher_close(&t->teacher);
     model_close(&t->model);
     run_folder_close(&t->run);
 }

@@ -84,6 +84,11 @@ static const Option train_options[] = {
      "checkpoint is the one where the better of the two has its highest top-1"},
     {"model_ema_decay", OPTION_FLOAT, AT(TrainConfig, model_ema_decay), "0.9996", 0, 0.9999999,
      NULL, "model-ema-decay", "average = decay average + (1 - decay) weights, every step"},
+    {"mesa", OPTION_FLOAT, AT(TrainConfig, mesa), "0", 0, 1000, NULL, "mesa",
+     "self-distillation: the loss has this times the cross-entropy against the probabilities that "
+     "the averaged weights give (needs --model-ema); 0: off"},
+    {"mesa_start", OPTION_FLOAT, AT(TrainConfig, mesa_start), "0.25", 0, 1, NULL, "mesa-start",
+     "share of the epochs that passes before that begins"},
     {"overfit_batch", OPTION_BOOL, AT(TrainConfig, overfit_batch), "false", 0, 0, NULL,
      "overfit-batch", "train on the first batch again and again (a check of the set-up)"},
     {"initial_checkpoint", OPTION_STRING, AT(TrainConfig, initial_checkpoint), "", 0, 0, NULL,

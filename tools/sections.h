@@ -44,6 +44,7 @@ typedef struct TrainConfig {
     bool overfit_batch;
     bool model_ema;
     double model_ema_decay;
+    double mesa, mesa_start; /* self-distillation (tools/teacher.h); 0: off */
     char initial_checkpoint[CONFIG_TEXT];
 } TrainConfig;
 

@@ -25,7 +25,7 @@ static size_t sample_bytes(const Trainer *t) {
 Status trainer_plan_memory(Trainer *t) {
     Vittt *v = t->model.vittt;
     const Tensor drop_scale = v->drop_scale;
-    TrainerTask dry = {.model = &t->model, .data = &t->data};
+    TrainerTask dry = {.model = &t->model, .data = &t->data, .teacher = trainer_teacher(t)};
     dry.pixels.data = dry.targets.data = dry.samples.data = nowhere;
     dry.mix = tensor_1d(nowhere, DTYPE_F32, 8);
     const TrainTask callbacks = trainer_task_callbacks(&dry);

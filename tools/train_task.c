@@ -141,6 +141,12 @@ static Status push_batch(void *user, int64_t step, int64_t micro) {
                                  count);
 }
 
+/* Whether this epoch's steps have a teacher. */
+static int64_t loss_form(void *user) {
+    const TrainerTask *t = user;
+    return t->teacher && t->epoch >= t->teacher->from_epoch;
+}
+
 static Var *loss(void *user, Tape *tape, int64_t batch) {
     TrainerTask *t = user;
     float mean[3], std[3];
@@ -153,7 +159,11 @@ static Var *loss(void *user, Tape *tape, int64_t batch) {
     Var *patches =
         op_image_prepare(tape, pixels_of(t, batch), samples_of(t, batch), t->mix, mean, std, patch);
     Var *logits = vittt_forward_patches(t->model->vittt, tape, patches, side, side, true);
-    return op_cross_entropy(tape, logits, targets_of(t, batch));
+    Tensor targets = targets_of(t, batch);
+    /* A plan is of the most that a step may take. */
+    if (t->teacher && (loss_form(t) > 0 || tape_device(tape)->kind == DEVICE_DRY))
+        targets = teacher_targets(t->teacher, tape, patches, side, targets);
+    return op_cross_entropy(tape, logits, targets);
 }
 
 static const char *batch_name(void *user, int64_t i) {
@@ -172,6 +182,7 @@ TrainTask trainer_task_callbacks(TrainerTask *t) {
                        .next = next_batch,
                        .push = push_batch,
                        .loss = loss,
+                       .loss_form = loss_form,
                        .validate = t->data->val ? validate : NULL,
                        .batch_name = batch_name,
                        .wait_seconds = wait_seconds};

@@ -5,6 +5,7 @@
 
 #include "nn/train.h"
 #include "tools/predict.h"
+#include "tools/teacher.h"
 #include "tools/train_data.h"
 
 typedef struct TrainerTask {
@@ -24,6 +25,7 @@ typedef struct TrainerTask {
     uint8_t *fixed_valid;
     int64_t fixed_served;            /* batches of this epoch handed out */
     Ema *ema;                        /* averaged weights, scored beside the others; NULL: none */
+    Teacher *teacher;                /* of self-distillation; NULL: none */
     Score score, ema_score;          /* of the last validation */
     int64_t scored_step;             /* step that `score` belongs to; -1: none */
     char top1_raw[32], top1_ema[32]; /* in words, of the last validation; nan: none yet */

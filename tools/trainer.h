@@ -12,8 +12,9 @@ typedef struct Trainer {
     Model model;
     ModelMeta meta;
     AdamW optim;
-    Ema ema;   /* in use when optim.ema points to it */
-    Muon muon; /* in use when optim.muon points to it */
+    Ema ema;         /* in use when optim.ema points to it */
+    Teacher teacher; /* of --mesa; see trainer_teacher() */
+    Muon muon;       /* in use when optim.muon points to it */
     MemoryPlan memory;
     Tape *tape;
     Comm *comm; /* sums over the ranks; NULL: one */
@@ -26,6 +27,10 @@ typedef struct Trainer {
     double loss, lr, images_per_s, wait_share,
         step_ms; /* of the last record, for the progress line */
 } Trainer;
+
+static inline Teacher *trainer_teacher(Trainer *t) {
+    return t->teacher.vittt ? &t->teacher : NULL;
+}
 
 /* ---- train_resume.c ---- */
 

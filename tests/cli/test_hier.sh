@@ -36,6 +36,27 @@ run 0 train "${hier[@]}" "${small_data[@]}" --epochs 1 --precision bf16 --batch-
 run 0 train "${hier[@]}" "${small_data[@]}" --epochs 1 --no-rope -o plain
 run 0 train "${hier[@]}" "${small_data[@]}" --epochs 1 --mixer v3_linear_paper --max-steps 1 -o variant
 
+
+# ---- self-distillation: from the second epoch on, resumed before and behind its start ----
+mesa=(--model-ema --model-ema-decay 0.9 --mesa 1.5 --mesa-start 0.5 --drop-path 0.2)
+run 0 train "${hier[@]}" "${small_data[@]}" --epochs 2 "${mesa[@]}" -o taught
+run 0 train "${hier[@]}" "${small_data[@]}" --epochs 2 "${mesa[@]}" --mesa 0 -o alone
+loss_at() { grep "^train,$2," "$1/metrics.csv" | cut -d, -f4; }
+equal 'last loss before the teacher' "$(loss_at taught 10)" "$(loss_at alone 10)"
+checks=$((checks + 1))
+awk "BEGIN {exit !($(loss_at taught 11) > 1.8 * $(loss_at alone 11))}" ||
+    fail "the teacher's part is missing: $(loss_at taught 11), without it $(loss_at alone 11)"
+run 0 train "${hier[@]}" "${small_data[@]}" --epochs 2 "${mesa[@]}" --max-steps 8 -o school
+run 0 train --resume school --max-steps 14 --no-progress
+run 0 train --resume school --no-progress
+same_weights taught school 'a teacher, stopped at 8 and 14'
+run 0 train "${hier[@]}" "${small_data[@]}" --epochs 2 "${mesa[@]}" --grad-checkpointing -o thrifty
+equal 'last loss of blocks computed twice' "$(loss_at thrifty 20)" "$(loss_at taught 20)"
+run 0 train "${hier[@]}" "${small_data[@]}" --epochs 1 "${mesa[@]}" --mesa-start 0 --precision bf16 -o narrow-taught
+run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 1 --model-ema --mesa 1 --mesa-start 0 -o plain-taught
+run 2 train "${hier[@]}" "${small_data[@]}" --mesa 1 -o none
+tells 'needs --model-ema'
+
 run 0 train "${hier[@]}" "${small_data[@]}" --epochs 1 --device cpu --ranks 2 --max-steps 4 -o ranks
 
 # ---- other commands read what the run wrote ----
