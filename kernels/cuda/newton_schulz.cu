@@ -2,6 +2,7 @@
  * as many rows as columns, a part of the batch at a time so that scratch stays within a limit.
  */
 #include "kernels/cuda/newton_schulz.cuh"
+#include "kernels/cuda/newton_schulz_pair.cuh"
 
 #define THREADS 256
 #define SLICE   8192 /* elements of a block's part of an inner product */
@@ -9,7 +10,6 @@
 #define SCRATCH ((int64_t)3 << 30)
 #define MOST    16384 /* matrices at a time */
 
-#define OFFSET   1e-7f
 #define VANISHED 1e-20f
 
 /* The matrices of one round as they come: [n, rows, columns]. */
@@ -106,7 +106,7 @@ static Status inner_products(const Round *m, float *out, Tensor x, Tensor y, bf1
 /* ---- scaling, turning, rounding ------------------------------------------------------------- */
 
 static __device__ __forceinline__ float rate_of(const float *norms) {
-    return norms ? 1.0f / (norms[blockIdx.y] + OFFSET) : 1.0f;
+    return norms ? 1.0f / (norms[blockIdx.y] + NORM_OFFSET) : 1.0f;
 }
 
 template <typename TY, typename TX, int V>
@@ -196,7 +196,8 @@ template <typename TD, typename TX, typename TG, int V>
 __global__ void __launch_bounds__(THREADS)
     slope_kernel(TD *dg, bool add, const TX *dx, const TG *g, const float *norms, const float *dots,
                  int64_t count) {
-    const float norm = norms[blockIdx.y], rate = norm < VANISHED ? 0.0f : 1.0f / (norm + OFFSET);
+    const float norm = norms[blockIdx.y],
+                rate = norm < VANISHED ? 0.0f : 1.0f / (norm + NORM_OFFSET);
     const float back = rate > 0 ? rate * rate * dots[blockIdx.y] / norm : 0.0f;
     const int64_t base = blockIdx.y * count, step = (int64_t)gridDim.x * THREADS * V;
     for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V; i < count; i += step) {
@@ -274,7 +275,7 @@ static int64_t round_size(Tensor g, int64_t words) {
 
 __global__ void rates_kernel(float *rates, const float *norms, int64_t n) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) rates[i] = 1.0f / (norms[i] + OFFSET);
+    if (i < n) rates[i] = 1.0f / (norms[i] + NORM_OFFSET);
 }
 
 /* X of an iteration from g, and the norms unless they are `known`: F32 and divided by the norms, or
@@ -284,9 +285,15 @@ static Status start(const Round *m, Iteration *it, Tensor g, float *norms, bool 
     const bool tall = m->rows > m->columns, chain = chain_fits(it);
     const bool as_is = chain && !tall && g.dtype == DTYPE_BF16 && is_aligned(g.data, 16);
     const bool copied = chain && !tall && !as_is && !known;
+    const bool joined = chain && !known && is_aligned(g.data, 16);
+    float *rates = NULL;
     *x = g;
     if (!as_is) TRY(take(m->d, chain ? DTYPE_BF16 : DTYPE_F32, m->n, it->r, it->c, x));
-    if (!known) TRY(inner_products(m, norms, g, g, copied ? (bf16 *)x->data : NULL, true));
+    if (chain) TRY(scratch_take(m->d, sizeof(float) * m->n, (void **)&rates));
+    if (joined)
+        TRY(norms_find(it, norms, rates, g, copied ? x->data : NULL));
+    else if (!known)
+        TRY(inner_products(m, norms, g, g, copied ? (bf16 *)x->data : NULL, true));
     if (!as_is && !copied) TRY(place(m->d, *x, g, chain ? NULL : norms, tall));
     if (!chain) return STATUS_OK;
     Tensor carry = g;
@@ -295,9 +302,9 @@ static Status start(const Round *m, Iteration *it, Tensor g, float *norms, bool 
         TRY(place(m->d, carry, g, NULL, tall));
     }
     if (g.dtype == DTYPE_F32) it->carry = (const float *)carry.data;
-    float *rates;
-    TRY(scratch_take(m->d, sizeof(float) * m->n, (void **)&rates));
-    rates_kernel<<<(unsigned)ceil_div(m->n, 128), 128, 0, stream_of(m->d)>>>(rates, norms, m->n);
+    if (!joined)
+        rates_kernel<<<(unsigned)ceil_div(m->n, 128), 128, 0, stream_of(m->d)>>>(rates, norms,
+                                                                                 m->n);
     it->rates = rates;
     return launched("newton_schulz");
 }
@@ -325,6 +332,11 @@ static Status forward_round(const Round *m, Tensor u, float *norms, Tensor g,
 extern "C" Status newton_schulz_cuda(Device *d, Tensor u, Tensor norms, Tensor g, NewtonSchulz s) {
     const int64_t size = round_size(g, 7);
     Status status = STATUS_OK;
+    if (pair_fits(d, u, g, &s)) {
+        status = pair_run(d, u, norms, g, &s);
+        scratch_done(d);
+        return status;
+    }
     for (int64_t i = 0; i < g.shape[0] && status == STATUS_OK; i += size) {
         const Round m = {d, smaller(size, g.shape[0] - i), g.shape[1], g.shape[2]};
         float *kept = tensor_is_none(norms) ? NULL : (float *)norms.data + i;

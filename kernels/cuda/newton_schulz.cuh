@@ -6,6 +6,8 @@
 
 #include "kernels/cuda/common.cuh"
 
+#define NORM_OFFSET 1e-7f /* added to norms before one divides by them */
+
 /* n matrices [r, c], r <= c; operands of products are of type `type`. */
 typedef struct Iteration {
     Device *d;
@@ -18,6 +20,10 @@ typedef struct Iteration {
 
 /* y[n,r,r] = p + b s; p F32, s and y of the iteration's type. */
 Status polynomial_add(const Iteration *it, void *y, const float *p, const void *s, float b);
+
+/* Norms of the n matrices x of r c elements (a multiple of 8, at 16 bytes), and 1 / (norm +
+ * offset); copy (BF16, or NULL) = x. For cards that chains run on. */
+Status norms_find(const Iteration *it, float *norms, float *rates, Tensor x, void *copy);
 
 /* With cuBLASLt. u = X after all steps, x = X before; x is not kept. */
 Status iterate_blas(const Iteration *it, float *u, float *x);

@@ -11,8 +11,8 @@
 
 /* ---- where a tile is ------------------------------------------------------------------------ */
 
-/* The tile of block `rank` in a set: 64 HALVES rows. */
-template <int HALVES> static __device__ Spot spot_of(const Chain &c, int set, int rank) {
+/* The tile of block `rank` in a set. */
+static __device__ __forceinline__ Spot spot_of(const Chain &c, int set, int rank) {
     const int whole = c.group * c.sets_each, group = set / whole, first = group * c.group;
     const int size = min(c.group, c.n - first);
     int left = set - group * whole;
@@ -25,10 +25,10 @@ template <int HALVES> static __device__ Spot spot_of(const Chain &c, int set, in
     if (p.symmetric) {
         const int own = c.cover[left][rank];
         s.real = own != NOBODY;
-        s.row = (s.real ? own : c.cover[left][0]) * HALVES * BOX;
+        s.row = (s.real ? own : c.cover[left][0]) * p.halves * BOX;
         s.column = c.cover[left][CLUSTER] * TILE;
     } else {
-        s.row = (left / p.across * CLUSTER + rank) * HALVES * BOX;
+        s.row = (left / p.across * CLUSTER + rank) * p.halves * BOX;
         s.column = left % p.across * TILE;
         s.real = s.row < c.r;
     }
@@ -46,35 +46,45 @@ typedef struct Ring {
     Shared data, staging, full, empty, turn, loaded, staged, taken;
 } Ring;
 
-/* The blocks of a cluster have the same tile column: each fetches half of b for both. The next tile
- * is looked up while stages are in flight. */
-template <int HALVES> static __device__ void copier_run(const Ring &r, const Chain &c, int rank) {
-    const int step = gridDim.x / CLUSTER;
-    int slot = 0, set = blockIdx.x / CLUSTER;
-    Spot s = spot_of<HALVES>(c, set, rank), next = s;
-    bool ready = false;
-    for (; set < c.sets; set += step, s = next) {
-        const Phase &p = c.phase[s.phase];
-        const int y = s.matrix * c.r, per_term = p.depth / DEPTH, stages = stages_of(p);
-        while (!ready) ready = is_ready(c, s.phase, s.matrix);
-        ready = false;
-        for (int i = 0; i < stages; i++, slot++) {
-            if (i == stages / 2 && set + step < c.sets) next = spot_of<HALVES>(c, set + step, rank);
-            if (i == stages - 1 && set + step < c.sets)
-                ready = is_ready(c, next.phase, next.matrix);
-            const int stage = slot % STAGES, term = i >= per_term;
-            const int k = (i - term * per_term) * DEPTH;
-            const CUtensorMap *a = &c.map[p.a[term]], *b = &c.map[p.b[term]];
-            const Shared full = r.full + 8 * stage, to = r.data + stage * STAGE_BYTES;
-            barrier_wait(r.empty + 8 * stage, slot / STAGES & 1 ^ 1);
-            barrier_expect(full, (HALVES + 2) * TILE_BYTES);
-#pragma unroll
-            for (int j = 0; j < HALVES; j++)
-                box_fetch(to + j * TILE_BYTES, a, k, y + s.row + j * BOX, full);
-            const int column = s.column + rank * BOX;
-            box_fetch_all(to + (2 + rank) * TILE_BYTES, b, p.turned ? column : k,
-                          p.turned ? y + k : y + column, full, 3);
-        }
+/* What a copier has come to. */
+typedef struct Copied {
+    int set, step, slot;
+    Spot next;
+    bool ready;
+} Copied;
+
+/* Operands of one term of a tile. The blocks of a cluster have the same tile column: each fetches
+ * half of b for both. The next tile is looked up while the last stages are in flight. */
+static __device__ __forceinline__ void term_fetch(const Ring &r, const Chain &c, const Spot &s,
+                                                  int rank, int term, Copied &n) {
+    const Phase &p = c.phase[s.phase];
+    const CUtensorMap *a = &c.map[p.a[term]], *b = &c.map[p.b[term]];
+    const int y = s.matrix * c.r, a_y = y + s.row, column = s.column + rank * BOX, depth = p.depth;
+    const int halves = p.halves, bytes = (halves + 2) * TILE_BYTES;
+    const bool turned = p.turned, last = term + 1 == p.terms && n.set + n.step < c.sets;
+    for (int k = 0; k < depth; k += DEPTH, n.slot++) {
+        const int stage = n.slot % STAGES;
+        const Shared full = r.full + 8 * stage, to = r.data + stage * STAGE_BYTES;
+        barrier_wait(r.empty + 8 * stage, n.slot / STAGES & 1 ^ 1);
+        barrier_expect(full, bytes);
+        box_fetch(to, a, k, a_y, full);
+        if (halves == 2) box_fetch(to + TILE_BYTES, a, k, a_y + BOX, full);
+        box_fetch_all(to + (2 + rank) * TILE_BYTES, b, turned ? column : k,
+                      turned ? y + k : y + column, full, 3);
+        if (last && k == depth / DEPTH / 2 * DEPTH) n.next = spot_of(c, n.set + n.step, rank);
+        if (last && k + DEPTH == depth) n.ready = is_ready(c, n.next.phase, n.next.matrix);
+    }
+}
+
+static __device__ __forceinline__ void copier_run(const Ring &r, const Chain &c, int rank) {
+    Copied n = {(int)blockIdx.x / CLUSTER, (int)gridDim.x / CLUSTER, 0, {}, false};
+    n.next = spot_of(c, n.set, rank);
+    for (; n.set < c.sets; n.set += n.step) {
+        const Spot s = n.next;
+        const int terms = c.phase[s.phase].terms;
+        while (!n.ready) n.ready = is_ready(c, s.phase, s.matrix);
+        n.ready = false;
+        for (int term = 0; term < terms; term++) term_fetch(r, c, s, rank, term, n);
     }
 }
 
@@ -117,38 +127,54 @@ static __device__ __forceinline__ void staging_store(const CUtensorMap *map, Sha
     boxes_commit();
 }
 
+/* The mirror image of a tile of 64 x 128, beside it, to rows from `row`, columns from `column`. */
+static __device__ __forceinline__ void beside_store(const CUtensorMap *map, Shared staging, int y,
+                                                    int row, int column, int rows) {
+    for (int i = 0; i < 2; i++)
+        if (row + i * BOX < rows)
+            box_store(map, column, y + row + i * BOX, staging + (2 + i) * TILE_BYTES);
+    boxes_commit();
+}
+
+/* What is added to a tile, into the staging tile. */
+static __device__ __forceinline__ void addend_fetch(const Chain &c, const Spot &s, Shared staging,
+                                                    Shared loaded) {
+    const Phase &p = c.phase[s.phase];
+    while (!is_ready(c, s.phase, s.matrix)) continue;
+    barrier_expect(loaded, 2 * p.halves * TILE_BYTES);
+    for (int i = 0; i < 2 * p.halves; i++)
+        box_fetch(staging + i * TILE_BYTES, &c.map[p.s], s.column + i % 2 * BOX,
+                  s.matrix * c.r + s.row + i / 2 * BOX, loaded);
+}
+
 /* Writes the tiles of a maker, and before that brings what is added to them. */
-template <int HALVES>
-static __device__ void writer_run(const Ring &r, const Chain &c, int rank, int which) {
-    const Shared staging = r.staging + which * STAGE_BYTES, loaded = r.loaded + 8 * which;
+static __device__ __forceinline__ void writer_run(const Ring &r, const Chain &c, int rank,
+                                                  int which) {
+    const Shared staging = r.staging + which * STAGE_BYTES;
     const Shared staged = r.staged + 8 * which, taken = r.taken + 8 * which;
     const int clusters = gridDim.x / CLUSTER;
     int passes = 0;
     for (int set = blockIdx.x / CLUSTER + which * clusters; set < c.sets; set += 2 * clusters) {
-        const Spot s = spot_of<HALVES>(c, set, rank);
+        const Spot s = spot_of(c, set, rank);
         const Phase &p = c.phase[s.phase];
-        const int y = s.matrix * c.r;
+        const int y = s.matrix * c.r, halves = p.halves;
         if (!s.real) continue;
-        if (p.s != NOBODY) {
-            while (!is_ready(c, s.phase, s.matrix)) continue;
-            barrier_expect(loaded, 2 * HALVES * TILE_BYTES);
-            for (int i = 0; i < 2 * HALVES; i++)
-                box_fetch(staging + i * TILE_BYTES, &c.map[p.s], s.column + i % 2 * BOX,
-                          y + s.row + i / 2 * BOX, loaded);
-        }
+        if (p.s != NOBODY) addend_fetch(c, s, staging, r.loaded + 8 * which);
         barrier_wait(staged, passes++ & 1);
         if (p.out != NOBODY)
-            staging_store(&c.map[p.out], staging, HALVES, 2, y, s.row, s.column, c.r, p.columns);
+            staging_store(&c.map[p.out], staging, halves, 2, y, s.row, s.column, c.r, p.columns);
+        if (halves == 1 && is_mirrored(p, s))
+            beside_store(&c.map[p.out], staging, y, s.column, s.row, c.r);
         boxes_wait_read();
         barrier_arrive(taken);
-        if (is_mirrored(p, s)) {
+        if (halves == 2 && is_mirrored(p, s)) {
             barrier_wait(staged, passes++ & 1);
-            staging_store(&c.map[p.out], staging, 2, HALVES, y, s.column, s.row, c.r, p.columns);
+            staging_store(&c.map[p.out], staging, 2, 2, y, s.column, s.row, c.r, p.columns);
             boxes_wait_read();
             barrier_arrive(taken);
         }
         boxes_wait();
-        done_add(c.done + s.phase * c.n + s.matrix);
+        done_add(c, s.phase, s.matrix);
     }
 }
 
@@ -185,34 +211,42 @@ static __device__ __forceinline__ void tile_finish(float (&sum)[HALVES][64], con
         tile_identity(sum, s.row - s.column, rate * p.gamma);
     if (p.wide) tile_put_wide(sum, c, p, s);
     if (p.out != NOBODY) tile_stage<false, HALVES>(sum, staging);
+    if (HALVES == 1 && is_mirrored(p, s)) tile_stage<true, HALVES>(sum, staging);
     staging_pass(staged);
-    if (!is_mirrored(p, s)) return;
+    if (HALVES == 1 || !is_mirrored(p, s)) return;
     barrier_wait(taken, seen.passes++ & 1 ^ 1);
     tile_stage<true, HALVES>(sum, staging);
     staging_pass(staged);
 }
 
-template <int HALVES>
+/* MIXED: some phases have tiles of 64 rows. */
+template <bool MIXED>
 static __device__ __forceinline__ void maker_run(const Ring &r, const Chain &c, int rank,
                                                  int which) {
     int slot = 0, turn = 0, round = which ^ 1;
     Seen seen = {0, 0};
     for (int set = blockIdx.x / CLUSTER; set < c.sets; set += gridDim.x / CLUSTER, turn ^= 1) {
-        const Spot s = spot_of<HALVES>(c, set, rank);
+        const Spot s = spot_of(c, set, rank);
         const Phase &p = c.phase[s.phase];
-        const int stages = stages_of(p);
         if (turn == which) {
-            float sum[HALVES][64];
             barrier_wait(r.turn + 8 * which, round);
-            tile_multiply<HALVES>(sum, r, slot, stages, p.turned, r.turn + 8 * (which ^ 1));
+            const Shared other = r.turn + 8 * (which ^ 1);
+            if (MIXED && p.halves == 1) {
+                float sum[1][64];
+                tile_multiply<1>(sum, r, slot, stages_of(p), p.turned, other);
+                if (s.real) tile_finish(sum, r, c, s, which, seen);
+            } else {
+                float sum[2][64];
+                tile_multiply<2>(sum, r, slot, stages_of(p), p.turned, other);
+                if (s.real) tile_finish(sum, r, c, s, which, seen);
+            }
             round ^= 1;
-            if (s.real) tile_finish(sum, r, c, s, which, seen);
         }
-        slot += stages;
+        slot += stages_of(p);
     }
 }
 
-template <int HALVES> static __device__ __forceinline__ Ring ring_init(Shared memory) {
+static __device__ __forceinline__ Ring ring_init(Shared memory) {
     Ring r;
     r.data = (memory + 1023) & ~1023u;
     r.staging = r.data + STAGES * STAGE_BYTES;
@@ -239,23 +273,23 @@ template <int HALVES> static __device__ __forceinline__ Ring ring_init(Shared me
 
 #endif
 
-template <int HALVES>
+template <bool MIXED>
 __global__ void __launch_bounds__(THREADS, 1) chain_kernel(const __grid_constant__ Chain c) {
 #if HAVE_SM90A
     extern __shared__ char memory[];
-    const Ring r = ring_init<HALVES>(shared_address(memory));
+    const Ring r = ring_init(shared_address(memory));
     const int role = threadIdx.x / 128, rank = cluster_rank();
     if (role == 0) {
         registers_down<56>();
         const int warp = threadIdx.x / 32;
         if (threadIdx.x == 0) {
-            copier_run<HALVES>(r, c, rank);
+            copier_run(r, c, rank);
         } else if (threadIdx.x % 32 == 0 && warp < 3) {
-            writer_run<HALVES>(r, c, rank, warp - 1);
+            writer_run(r, c, rank, warp - 1);
         }
     } else {
         registers_up<224>();
-        maker_run<HALVES>(r, c, rank, role - 1);
+        maker_run<MIXED>(r, c, rank, role - 1);
     }
     __syncwarp();
     cluster_sync(); /* no block ends while the other may still write to it */
@@ -291,6 +325,6 @@ Status chain_start(Device *d, const Chain *c, const void *kernel, int threads, i
 
 Status chain_launch(Device *d, const Chain *c, int halves) {
     const void *kernel =
-        halves == 2 ? (const void *)chain_kernel<2> : (const void *)chain_kernel<1>;
+        halves == 2 ? (const void *)chain_kernel<false> : (const void *)chain_kernel<true>;
     return chain_start(d, c, kernel, THREADS, SHARED);
 }

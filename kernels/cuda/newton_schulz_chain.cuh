@@ -37,6 +37,7 @@ typedef struct Phase {
     uint8_t out, s;  /* NOBODY: no such matrix */
     uint8_t wait[2]; /* phases that have to be finished with the matrix; NOBODY: none */
     uint8_t terms;
+    uint8_t halves;      /* 64 rows of a tile, not by quads */
     bool turned;         /* b lies as [k, n], not as [n, k] */
     bool symmetric;      /* tiles on and below the diagonal, each written twice */
     int depth;           /* of one term */
@@ -60,7 +61,8 @@ typedef struct Chain {
     uint8_t cover[COVERS][4]; /* of symmetric results: row of each block, column, in tiles */
 } Chain;
 
-/* Runs it with tiles of 64 or 128 rows, `halves` of 64, as phases and cover were made for. */
+/* Runs it with tiles of 128 rows (`halves` 2), or symmetric results by 64 (1), as phases and cover
+ * were made for. */
 Status chain_launch(Device *d, const Chain *c, int halves);
 /* Runs it by quads. */
 Status quad_launch(Device *d, const Chain *c);

@@ -27,10 +27,11 @@ static __device__ __forceinline__ bool is_ready(const Chain &c, int phase, int m
     return true;
 }
 
-/* After the copy engine has written all of this thread's boxes. */
-static __device__ __forceinline__ void done_add(int *done) {
-    asm volatile("fence.proxy.async;" ::: "memory");
-    asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(done) : "memory");
+/* After the copy engine has written all of this thread's boxes, which it sees by then
+ * (boxes_wait). */
+static __device__ __forceinline__ void done_add(const Chain &c, int phase, int matrix) {
+    asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(c.done + phase * c.n + matrix)
+                 : "memory");
 }
 
 /* ---- copies --------------------------------------------------------------------------------- */

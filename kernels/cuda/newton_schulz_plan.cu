@@ -19,8 +19,9 @@ static Status map_boxes(CUtensorMap *map, const void *p, int64_t rows, int64_t c
 typedef struct Plan {
     const Iteration *it;
     Chain *c;
-    int maps, halves, covers, covered; /* covered: tiles of a symmetric result */
-    bool quads;                        /* newton_schulz_quad.cu */
+    int maps, covers, covered; /* covered: tiles of a symmetric result */
+    int halves, others;        /* 64 rows of a tile of symmetric results, of others */
+    bool quads;                /* newton_schulz_quad.cu */
     bool folded; /* aX is in the product, B having a I in it, instead of coming from F32 values */
 } Plan;
 
@@ -40,9 +41,11 @@ static Status plan_matrix(Plan *plan, const void *p, int64_t columns, int *numbe
 static Phase *plan_phase(Plan *plan, int out, int a, int b, int64_t depth, bool symmetric) {
     Chain *c = plan->c;
     Phase *p = &c->phase[c->phases++];
-    const int down = (int)ceil_div(c->r, plan->halves * BOX), side = (int)ceil_div(c->r, QUAD);
+    const int halves = symmetric ? plan->halves : plan->others;
+    const int down = (int)ceil_div(c->r, halves * BOX), side = (int)ceil_div(c->r, QUAD);
     p->a[0] = (uint8_t)a, p->b[0] = (uint8_t)b, p->out = (uint8_t)out;
     p->terms = 1;
+    p->halves = (uint8_t)halves;
     p->s = NOBODY;
     p->symmetric = symmetric;
     p->turned = !symmetric;
@@ -182,15 +185,19 @@ bool chain_fits(const Iteration *it) {
  * fewer, 12 matrices of 384: .157 ms). Without F32 values beside X there is nothing to add that
  * BF16 has not lost already: B takes a I in. */
 static void plan_init(Plan *plan, Chain *c, const Iteration *it) {
-    const int64_t sets = it->n * ceil_div(it->r, 2 * TILE) * ceil_div(it->c, TILE);
+    const int64_t wide = it->n * ceil_div(it->r, 2 * TILE) * ceil_div(it->c, TILE);
+    const int64_t narrow = it->n * ceil_div(it->r, TILE) * ceil_div(it->c, TILE);
     const int64_t side = ceil_div(it->r, QUAD), sm_count = backend_of(it->d)->sm_count;
+    const int64_t clusters = sm_count / CLUSTER;
     memset(plan, 0, sizeof *plan);
     memset(c, 0, sizeof *c);
     plan->it = it;
     plan->c = c;
-    plan->halves = 11 * sets <= 6 * sm_count ? 1 : 2;
+    plan->halves = 11 * wide <= 6 * sm_count ? 1 : 2;
     plan->quads = it->r >= QUAD && it->n * side * (side + 1) / 2 >= sm_count;
     if (plan->quads) plan->halves = 2;
+    plan->others = plan->halves;
+    if (3 * ceil_div(wide, clusters) < 2 * ceil_div(narrow, clusters)) plan->others = 2;
     plan->folded = !it->carry;
     c->n = (int)it->n, c->r = (int)it->r;
     c->rates = it->rates;

@@ -240,7 +240,7 @@ static __device__ void writer_run(const Ring &r, const Chain &c, int rank, int w
             barrier_arrive(r.taken + 8 * which);
         }
         boxes_wait();
-        done_add(c.done + q.phase * c.n + q.matrix);
+        done_add(c, q.phase, q.matrix);
     }
 }
 

@@ -175,6 +175,11 @@ static __device__ __forceinline__ void tile_put_wide(const float (&sum)[HALVES][
     }
 }
 
+/* The same of a tile of 64 x 128 that is mirrored, beside the tile itself. */
+static __device__ __forceinline__ Shared beside_at(Shared staging, int row, int column) {
+    return tile_at(staging + (2 + (row >> 6)) * TILE_BYTES, row & 63, column >> 3 & 7);
+}
+
 /* Eight neighbouring elements of the staging tile, four boxes of 64 x 64. */
 static __device__ __forceinline__ Shared staging_at(Shared staging, int row, int column) {
     const Shared box = staging + ((row >> 6) * 2 + (column >> 6)) * TILE_BYTES;
@@ -215,7 +220,9 @@ static __device__ __forceinline__ void tile_stage(const float (&sum)[HALVES][64]
             const uint32_t f0 = pack2(v[0], v[1]), f1 = pack2(v[2], v[3]);
             const uint32_t f2 = pack2(v[4], v[5]), f3 = pack2(v[6], v[7]);
             if (MIRRORED) {
-                const Shared at = staging_at(staging, 16 * i + right + line, h * 64 + row0 + below);
+                const Shared at =
+                    HALVES == 1 ? beside_at(staging, 16 * i + right + line, row0 + below)
+                                : staging_at(staging, 16 * i + right + line, h * 64 + row0 + below);
                 asm volatile(
                     "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(at),
                     "r"(f0), "r"(f1), "r"(f2), "r"(f3)
