@@ -49,9 +49,10 @@ static void set_letters(const Bench *b, int64_t *size) {
     /* matrices of half the width: one of three for each of 16 chunks of 4 heads */
     size['J'] = size['E'] / 2;
     size['X'] = 64;
-    /* LaCT-NVS: scenes, their writing tokens, all of those, all tokens, two widths */
+    /* LaCT-NVS: scenes, their writing and reading tokens, all of those, two widths */
     size['S'] = scenes;
     size['w'] = 512;
+    size['r'] = 2048;
     size['Q'] = 512 * scenes;
     size['T'] = 2048 * scenes;
     size['e'] = 2 * size['E'];

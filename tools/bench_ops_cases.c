@@ -4,11 +4,12 @@
  *
  * Dimensions are letters:
  *   B batch  N tokens  H W token grid  I image side  C width  D head width  h heads  G = B*h
- *   T = 3C q, k, v
+ *   t = 3C q, k, v
  *   P = 3C+3d packed projection  K = C+d concatenated branches  M MLP width  L classes
- *   S = I*I pixels  V = 12 patch^2  @ = 16
+ *   x = I*I pixels  V = 12 patch^2  @ = 16
  *   R = B*N rows  p = 3 patch^2  F all parameters  digits: themselves
  *   E width of LaCT-NVS (768)  Z its fast weights of a batch of at most 32 scenes
+ *   e = 2E  S scenes  w r writing and reading tokens of one  Q = S*w  T = S*r
  *   J = E/2  X = 64: weights of 16 chunks of 4 heads
  * dtypes: a activations, f F32, u U8, i I64, n I32, s BF16 shadow (left out in F32 runs).
  * Bytes count every tensor once; a kernel that reads a part only corrects that.

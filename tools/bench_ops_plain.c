@@ -44,6 +44,10 @@ static Status run_matmul_apply(OpRun *r) { /* Y = Q W */
     r->flops = 2.0 * (double)tensor_count(r->t[1]) * (double)tensor_last(r->t[2]);
     return r->k->matmul(r->device, grad_set(r->t[0]), r->t[1], false, r->t[2], false, 1.0f);
 }
+static Status run_matmul_back(OpRun *r) { /* dQ = dY W' */
+    r->flops = 2.0 * (double)tensor_count(r->t[1]) * (double)tensor_last(r->t[0]);
+    return r->k->matmul(r->device, grad_set(r->t[0]), r->t[1], false, r->t[2], true, 1.0f);
+}
 static Status run_linear(OpRun *r) {
     r->flops = 2.0 * (double)tensor_count(r->t[1]) * (double)tensor_last(r->t[0]);
     return r->k->linear(r->device, r->t[0], tensor_none(), r->t[1], r->t[2], r->t[3], ACT_NONE);
@@ -211,6 +215,10 @@ const OpCase op_cases_plain[] = {
     {"scale_rows", "tokens, drop path", "a:BNC a:BNC f:B", run_scale_rows},
     {"matmul", "inner gradient K'E", "f:BhDD a:BhND a:BhND", run_matmul_gradient},
     {"matmul", "inner product QW", "a:BhND a:BhND a:1hDD", run_matmul_apply},
+    {"matmul", "LaCT gates, q W", "a:Sre a:SrE a:SEe", run_matmul_apply},
+    {"matmul", "LaCT dq, g W'", "a:SrE a:Sre a:SEe", run_matmul_back},
+    {"matmul", "LaCT dW, q' g", "a:SEe a:SrE a:Sre", run_matmul_gradient},
+    {"matmul", "LaCT inner gradient", "a:SEE a:SwE a:SwE", run_matmul_gradient},
     {"linear", "patch embedding", "a:RC a:Rp a:Cp f:C", run_linear},
     {"linear", "qkv", "a:RP a:RC a:PC f:P", run_linear},
     {"linear", "proj", "a:RC a:RK a:CK f:C", run_linear},

@@ -36,11 +36,11 @@ typedef struct Finish {
     int boundary; /* the row from which on the second scale holds */
 } Finish;
 
-template <FusedKind KIND>
+template <FusedKind KIND, bool PAIRS>
 static __device__ __forceinline__ Finish finish_init(const FusedArgs &g, int tile) {
     Finish f = {};
     f.row0 = (tile / g.tiles_n * CLUSTER + cluster_rank()) * ROWS;
-    f.n0 = tile % g.tiles_n * WIDTH;
+    f.n0 = tile_column<PAIRS>(g, tile);
     const int column = f.n0 + 8 * (threadIdx.x & 31);
     f.rows = column < g.n ? g.m - f.row0 : 0;
     f.at = (unsigned)f.row0 * g.n + column;
@@ -67,10 +67,10 @@ static __device__ __forceinline__ void sums_add(float (&sum)[8], uint4 v) {
     sum[4] += low_of(v.z), sum[5] += high_of(v.z), sum[6] += low_of(v.w), sum[7] += high_of(v.w);
 }
 
-/* A group of rows. `other` is fetched for the group AHEAD rows on as soon as it is used up. */
-template <FusedKind KIND, bool SUMS, int COUNT, int AHEAD>
+/* A group of rows. `other` is fetched for the group `ahead` rows on as soon as it is used up. */
+template <FusedKind KIND, bool SUMS, int COUNT>
 static __device__ __forceinline__ void finish_group(Shared lane, const Finish &f,
-                                                    const FusedArgs &g, int row, int end,
+                                                    const FusedArgs &g, int row, int end, int ahead,
                                                     uint4 (&other)[COUNT], float (&sum)[8]) {
     const Shared place = (lane ^ ((row & (8 - COUNT)) << 4)) + row * 128;
     unsigned at = f.at + (unsigned)(row * g.n);
@@ -85,19 +85,19 @@ static __device__ __forceinline__ void finish_group(Shared lane, const Finish &f
                                    finish_pair<KIND>(v[i].y, other[i].y, scale),
                                    finish_pair<KIND>(v[i].z, other[i].z, scale),
                                    finish_pair<KIND>(v[i].w, other[i].w, scale));
-        if (READS) other[i] = finish_fetch(f, g, row + i + AHEAD, end);
+        if (READS) other[i] = finish_fetch(f, g, row + i + ahead, end);
         if (SUMS && real) sums_add(sum, y);
         if (real) *reinterpret_cast<uint4 *>(g.y + at) = y;
     }
 }
 
-/* The rows from `row` on, two groups at a time where they read. What is read does not wait for the
- * makers. */
+/* Groups of rows from `row` on, `step` apart, two at a time where they read. What is read does not
+ * wait for the makers. */
 template <FusedKind KIND, bool SUMS, bool PAIRS>
 static __device__ __forceinline__ void finish_tile(const Ring &r, Shared lane, const FusedArgs &g,
-                                                   const Finish &f, int row, int end, int barrier,
-                                                   int round, float (&sum)[8]) {
-    const int count = Form<PAIRS>::rows, step = Form<PAIRS>::step;
+                                                   const Finish &f, int row, int end, int step,
+                                                   int barrier, int round, float (&sum)[8]) {
+    const int count = Form<PAIRS>::rows;
     uint4 near[count] = {}, far[count] = {};
 #pragma unroll
     for (int i = 0; i < count && READS; i++) {
@@ -109,15 +109,35 @@ static __device__ __forceinline__ void finish_tile(const Ring &r, Shared lane, c
     if (READS) {
 #pragma unroll 1
         for (; row < end; row += 2 * step) {
-            finish_group<KIND, SUMS, count, 2 * step>(lane, f, g, row, end, near, sum);
+            finish_group<KIND, SUMS, count>(lane, f, g, row, end, 2 * step, near, sum);
             if (row + step < end)
-                finish_group<KIND, SUMS, count, 2 * step>(lane, f, g, row + step, end, far, sum);
+                finish_group<KIND, SUMS, count>(lane, f, g, row + step, end, 2 * step, far, sum);
         }
     } else {
 #pragma unroll 1
         for (; row < end; row += step)
-            finish_group<KIND, SUMS, count, step>(lane, f, g, row, end, near, sum);
+            finish_group<KIND, SUMS, count>(lane, f, g, row, end, step, near, sum);
     }
+}
+
+/* The last tile of a cluster: the makers, with nothing else to do, finish rows too. */
+#define HELPED      (KIND == FUSED_GELU || KIND == FUSED_RESIDUAL)
+#define MAKER_WARPS 8
+#define ALL_WARPS   (MAKER_WARPS + Form<false>::finishers)
+
+static __device__ __forceinline__ Shared finish_place(const Ring &r) {
+    const int lane = threadIdx.x & 31;
+    return r.staging + lane / 8 * BOX_BYTES + (lane & 7) * 16;
+}
+
+template <FusedKind KIND>
+static __device__ __forceinline__ void maker_help(const Ring &r, const FusedArgs &g, int warp) {
+    const int clusters = gridDim.x / CLUSTER, first = blockIdx.x / CLUSTER;
+    const int more = (g.tiles - 1 - first) / clusters;
+    const Finish f = finish_init<KIND, false>(g, first + more * clusters);
+    float sum[8];
+    finish_tile<KIND, false, false>(r, finish_place(r), g, f, warp * Form<false>::rows, ROWS,
+                                    ALL_WARPS * Form<false>::rows, 0, more & 1, sum);
 }
 
 /* Units first, first + step, ... of the staging tile to memory as they are. */
@@ -138,18 +158,20 @@ static __device__ __forceinline__ void finisher_run(const Ring &r, const FusedAr
     typedef Form<PAIRS> F;
     const int clusters = gridDim.x / CLUSTER, lane = threadIdx.x & 31;
     const int warp = threadIdx.x / 32 - F::first_finisher, barrier = PAIRS ? 8 * warp : 0;
-    const Shared place = r.staging + lane / 8 * BOX_BYTES + (lane & 7) * 16;
+    const Shared place = finish_place(r);
     int round = 0, turn = warp; /* whose the first group is changes with every tile */
     for (int tile = blockIdx.x / CLUSTER; tile < g.tiles; tile += clusters, round ^= 1) {
-        const Finish f = finish_init<KIND>(g, tile);
-        const int row = PAIRS ? warp * UNIT_ROWS : turn * F::rows;
+        const Finish f = finish_init<KIND, PAIRS>(g, tile);
+        const bool helped = HELPED && tile + clusters >= g.tiles;
+        const int row = PAIRS ? warp * UNIT_ROWS : (helped ? MAKER_WARPS + warp : turn) * F::rows;
         const int end = PAIRS ? row + UNIT_ROWS : ROWS;
+        const int step = helped ? ALL_WARPS * F::rows : F::step;
         float sum[8] = {};
         if (KEEPS) {
             barrier_wait(r.staged + barrier, round);
             if (lane == 0) units_send(r.staging, f, g, kept, warp, F::finishers);
         }
-        finish_tile<KIND, SUMS, PAIRS>(r, place, g, f, row, end, barrier, round, sum);
+        finish_tile<KIND, SUMS, PAIRS>(r, place, g, f, row, end, step, barrier, round, sum);
         __syncwarp();
         if (lane == 0) {
             if (KEEPS) sends_read();
@@ -183,7 +205,7 @@ __global__ void IN_CLUSTERS __launch_bounds__(Form<PAIRS>::threads, 1)
         if (!PAIRS && threadIdx.x >= 32) {
             finisher_run<KIND, SUMS, PAIRS>(r, g, &kept);
         } else if (threadIdx.x == 0) {
-            copier_run<KIND>(r, g, &a, &b);
+            copier_run<KIND, PAIRS>(r, g, &a, &b);
         }
     } else if (role < F::groups) {
         registers_down<PAIRS ? 56 : 104>();
@@ -192,6 +214,7 @@ __global__ void IN_CLUSTERS __launch_bounds__(Form<PAIRS>::threads, 1)
         registers_up<PAIRS ? 168 : 200>();
         /* taken from one lane, so that the compiler knows that it is the warp's */
         maker_run<KIND, PAIRS>(r, g, __shfl_sync(0xffffffffu, role - F::groups, 0));
+        if (HELPED) maker_help<KIND>(r, g, threadIdx.x / 32 - 4 * F::groups);
     }
     __syncwarp();
     cluster_sync(); /* no block ends while the other may still write to it */
@@ -199,6 +222,10 @@ __global__ void IN_CLUSTERS __launch_bounds__(Form<PAIRS>::threads, 1)
 }
 
 /* ---- host ----------------------------------------------------------------------------------- */
+
+static int common_divisor(int a, int b) {
+    return b ? common_divisor(b, a % b) : a;
+}
 
 template <FusedKind KIND, bool SUMS, bool PAIRS>
 static Status fused_launch(Device *d, const FusedCall *call) {
@@ -220,6 +247,10 @@ static Status fused_launch(Device *d, const FusedCall *call) {
     g.bias = call->bias, g.scale = call->scale, g.sums = call->sums;
     g.rows_per_scale = (int)(call->rows_per_scale > 0 ? call->rows_per_scale : 1);
     const int most = backend_of(d)->sm_count / CLUSTER, clusters = g.tiles < most ? g.tiles : most;
+    const int rest = g.n % WIDTH, round = g.tiles_n / common_divisor(g.tiles_n, clusters);
+    const bool narrow = rest > 0 && rest <= NARROW;
+    g.narrow_from = narrow ? g.n - rest : INT32_MAX;
+    g.period = narrow ? round * clusters : INT32_MAX;
     CUDA_TRY(cudaFuncSetAttribute(gemm_fused_kernel<KIND, SUMS, PAIRS>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES),
              "a fused product");

@@ -10,6 +10,7 @@
 #define WIDTH        256
 #define UNITS        8 /* of the staging tile: the rows of a maker */
 #define UNIT_ROWS    16
+#define NARROW       192 /* columns of a narrow tile */
 #define STAGE_BYTES  (A_BYTES + WIDTH * 128)
 #define BOX_BYTES    (ROWS * 128) /* 64 columns of the staging tile */
 #define UNIT_BYTES   (UNIT_ROWS * 128)
@@ -33,6 +34,8 @@ template <bool PAIRS> struct Form {
 typedef struct FusedArgs {
     int m, n, k;
     int tiles_n, tiles; /* tiles of a cluster: 2 ROWS x WIDTH */
+    int narrow_from;    /* first column of a tile that has NARROW columns at most */
+    int period;         /* tiles after which the order of columns moves on by one */
     bf16 *y;
     const bf16 *other; /* that is read */
     const float *bias, *scale;
@@ -79,13 +82,21 @@ template <bool PAIRS> static __device__ __forceinline__ Ring ring_init(Shared me
     return r;
 }
 
-template <FusedKind KIND>
+/* First column of a tile. Where the tiles of a row and the clusters have a common divisor, a
+ * cluster would get the same few columns again and again; so the order moves on, and every cluster
+ * gets its share of narrow tiles. */
+template <bool PAIRS>
+static __device__ __forceinline__ int tile_column(const FusedArgs &g, int tile) {
+    return (tile + (PAIRS ? 0 : tile / g.period)) % g.tiles_n * WIDTH;
+}
+
+template <FusedKind KIND, bool PAIRS>
 static __device__ __forceinline__ void copier_run(const Ring &r, const FusedArgs &g,
                                                   const CUtensorMap *a, const CUtensorMap *b) {
     const int rank = cluster_rank(), clusters = gridDim.x / CLUSTER;
     Turn t = {0, 1}; /* the first round finds the stages empty */
     for (int tile = blockIdx.x / CLUSTER; tile < g.tiles; tile += clusters) {
-        const int m0 = (tile / g.tiles_n * CLUSTER + rank) * ROWS, n0 = tile % g.tiles_n * WIDTH;
+        const int m0 = (tile / g.tiles_n * CLUSTER + rank) * ROWS, n0 = tile_column<PAIRS>(g, tile);
         for (int k0 = 0; k0 < g.k; k0 += DEPTH) {
             const Shared full = r.full + 8 * t.stage, to = r.data + t.stage * STAGE_BYTES;
             barrier_wait(r.empty + 8 * t.stage, t.phase);
@@ -104,8 +115,8 @@ static __device__ __forceinline__ void copier_run(const Ring &r, const FusedArgs
     }
 }
 
-/* The warpgroup's accumulators of one tile. */
-template <FusedKind KIND, bool PAIRS>
+/* The warpgroup's accumulators of one tile; FEW: of its first NARROW columns. */
+template <FusedKind KIND, bool PAIRS, bool FEW>
 static __device__ __forceinline__ void maker_multiply(float (&sum)[WIDTH / 2], const Ring &r,
                                                       Turn &t, int group, int k) {
     const int lane = threadIdx.x & 31;
@@ -120,6 +131,9 @@ static __device__ __forceinline__ void maker_multiply(float (&sum)[WIDTH / 2], c
         for (int i = 0; i < DEPTH / 16; i++)
             if (PAIRS) {
                 wgmma_halves<TURNED>(sum, a + i * 2, b + i * (TURNED ? 2048 >> 4 : 2), k0 + i > 0);
+            } else if (FEW) {
+                wgmma<TURNED>(reinterpret_cast<float(&)[NARROW / 2]>(sum), a + i * 2, b + i * 2,
+                              k0 + i > 0);
             } else {
                 wgmma<TURNED>(sum, a + i * 2, b + i * (TURNED ? 2048 >> 4 : 2), k0 + i > 0);
             }
@@ -180,8 +194,13 @@ static __device__ __forceinline__ void maker_run(const Ring &r, const FusedArgs 
     int round = 0;
     for (int tile = blockIdx.x / CLUSTER; tile < g.tiles; tile += clusters, round ^= 1) {
         float sum[WIDTH / 2];
-        const float2 bias = TURNED ? float2{} : bias_fetch(g, tile % g.tiles_n * WIDTH);
-        maker_multiply<KIND, PAIRS>(sum, r, t, group, g.k);
+        const int n0 = tile_column<PAIRS>(g, tile);
+        const float2 bias = TURNED ? float2{} : bias_fetch(g, n0);
+        if (!PAIRS && n0 >= g.narrow_from) {
+            maker_multiply<KIND, PAIRS, true>(sum, r, t, group, g.k);
+        } else {
+            maker_multiply<KIND, PAIRS, false>(sum, r, t, group, g.k);
+        }
         const Shared biases = r.biases + (2 * round + group) * (WIDTH * 4);
         if (!TURNED) {
             shared_put(biases + 8 * (threadIdx.x & 127), bias);

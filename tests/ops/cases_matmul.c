@@ -214,6 +214,7 @@ const OpCase cases_matmul[] = {
     {"linear", linear_body, {1300, 200, 504, 2 | 4}, IN_BF16, 2},
     {"linear", linear_body, {16640, 128, 232}, IN_BF16, 0},        /* a tile a block */
     {"linear", linear_body, {17000, 128, 232, 2 | 4}, IN_BF16, 2}, /* several tiles a block */
+    {"linear", linear_body, {5632, 128, 696}, IN_BF16, 2},         /* a narrow last tile */
     {"linear_residual", linear_residual_body, {1, 1, 1}, IN_BOTH, 0},
     {"linear_residual", linear_residual_body, {33, 48, 37}, IN_BOTH, 0},
     {"linear_residual", linear_residual_body, {33, 48, 40, 0, 1}, IN_BOTH, 0},
