@@ -46,7 +46,7 @@ Status fused_w1(Fused *f) {
 
 /* [W0|W2] as they come: a few rows at a time, which are as good as matrices here. */
 static Status take_gates(Fused *f) {
-    enum { ROWS = 16 };
+    enum { ROWS = 32 };
     if (f->rule->linear) return STATUS_OK;
     const Tensor w0 = f->weight[0], w2 = f->weight[2];
     TRY(fused_take(f, f->act, w0.shape[0], w0.shape[1], f->dk, 2 * f->hidden, &f->w02));

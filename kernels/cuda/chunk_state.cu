@@ -1,12 +1,12 @@
 /* States of chunks and the steps between them (fastweight.md 4.1, 4.4): bound by memory, every
  * value read once. */
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/chain.cuh"
 
 #define THREADS 256
 
 /* ---- states --------------------------------------------------------------------------------- */
 
-#define AHEAD 8 /* chunks whose values a thread has on their way */
+#define SCAN_THREADS 128
 
 typedef struct Scan {
     int64_t width; /* elements of a state */
@@ -20,6 +20,7 @@ typedef struct Scan {
 /* The mean of a chunk's values: a block each. */
 __global__ void __launch_bounds__(THREADS) factor_kernel(float *f, const float *m, int n) {
     __shared__ float sums[THREADS / 32];
+    chain_wait();
     const float *x = m + (int64_t)blockIdx.x * n;
     float sum = 0;
     for (int i = threadIdx.x; i < n; i += THREADS) sum += x[i];
@@ -31,29 +32,48 @@ __global__ void __launch_bounds__(THREADS) factor_kernel(float *f, const float *
     f[blockIdx.x] = sum / (float)n;
 }
 
-/* A thread takes V elements of a group through all chunks. */
+/* V values as they lie in memory. */
+template <typename T, int V> struct __align__(V * sizeof(T)) Packed {
+    T v[V];
+};
+template <typename T, int V>
+static __device__ __forceinline__ void packed_load(Packed<T, V> &to, const T *from) {
+    if (sizeof to == 16)
+        *reinterpret_cast<uint4 *>(to.v) = *reinterpret_cast<const uint4 *>(from);
+    else if (sizeof to == 8)
+        *reinterpret_cast<uint2 *>(to.v) = *reinterpret_cast<const uint2 *>(from);
+    else
+        to.v[0] = from[0];
+}
+
+/* A thread takes V elements of a group through all chunks, with 128 bytes (of single values: eight)
+ * on their way. */
 template <typename TY, typename TX, int V>
-__global__ void __launch_bounds__(THREADS) scan_kernel(TY *y, const TX *x, Scan s) {
-    const int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V;
+__global__ void __launch_bounds__(SCAN_THREADS, sizeof(TX) + sizeof(TY) == 4 ? 8 : 6)
+    scan_kernel(TY *y, const TX *x, Scan s) {
+    constexpr int AHEAD = V == 1 ? 8 : 128 / (V * (int)sizeof(TX));
+    const int64_t at = ((int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x) * V;
     if (at >= s.width) return;
     const int64_t group = blockIdx.y;
+    chain_wait();
     const float *f = s.f ? s.f + group % s.factors * s.chunks : NULL;
     const TX *from = x + group * s.chunks * s.width + at;
     TY *to = y ? y + group * s.chunks * s.width + at : NULL;
     float state[V] = {};
     if (s.start) pack_load<float, V>(state, s.start + group % s.starts * s.width + at);
     for (int c0 = 0; c0 < s.chunks; c0 += AHEAD) {
-        float ahead[AHEAD][V];
+        Packed<TX, V> ahead[AHEAD];
 #pragma unroll
         for (int k = 0; k < AHEAD; k++)
-            if (c0 + k < s.chunks) pack_load<TX, V>(ahead[k], from + (c0 + k) * s.width);
+            if (c0 + k < s.chunks) packed_load<TX, V>(ahead[k], from + (c0 + k) * s.width);
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
             if (c0 + k >= s.chunks) break;
             if (to && s.before) pack_store<TY, V>(to + (c0 + k) * s.width, state);
             const float keep = f ? f[c0 + k] : 1.0f;
 #pragma unroll
-            for (int i = 0; i < V; i++) state[i] = fmaf(s.alpha, ahead[k][i], keep * state[i]);
+            for (int i = 0; i < V; i++)
+                state[i] = fmaf(s.alpha, to_float(ahead[k].v[i]), keep * state[i]);
             if (to && !s.before) pack_store<TY, V>(to + (c0 + k) * s.width, state);
         }
     }
@@ -65,8 +85,8 @@ static Status scan_factors(Device *d, Tensor m, Scan *s) {
     if (tensor_is_none(m)) return STATUS_OK;
     s->factors = (int)m.shape[0];
     TRY(scratch_take(d, sizeof(float) * m.shape[0] * m.shape[1], (void **)&f));
-    factor_kernel<<<(unsigned)(m.shape[0] * m.shape[1]), THREADS, 0, stream_of(d)>>>(
-        f, (const float *)m.data, (int)m.shape[2]);
+    chain_launch(d, true, dim3((unsigned)(m.shape[0] * m.shape[1])), dim3(THREADS), 0,
+                 factor_kernel, f, (const float *)m.data, (int)m.shape[2]);
     s->f = f;
     return launched("state_scan");
 }
@@ -75,16 +95,15 @@ static Status scan_run(Device *d, Tensor y, Tensor x, const Scan &s) {
     const int64_t groups = x.shape[0];
     const bool packed = s.width % 4 == 0 && is_aligned(y.data, 16) && is_aligned(x.data, 16) &&
                         is_aligned(s.start, 16) && is_aligned(s.last, 16);
-    const int64_t per = THREADS * (packed ? 4 : 1);
+    const int64_t per = SCAN_THREADS * (packed ? 4 : 1);
     const dim3 grid((unsigned)ceil_div(s.width, per), (unsigned)groups);
     if (groups > 65535) return status_set(STATUS_INTERNAL, "state_scan: too many groups");
     const DType out = tensor_is_none(y) ? DTYPE_F32 : y.dtype;
     WITH_ACT("state_scan", out, TY,
-             WITH_ACT("state_scan", x.dtype, TX, TY *to = (TY *)y.data;
-                      const TX *from = (const TX *)x.data; if (packed)
-                          scan_kernel<TY, TX, 4><<<grid, THREADS, 0, stream_of(d)>>>(to, from, s);
-                      else scan_kernel<TY, TX, 1>
-                      <<<grid, THREADS, 0, stream_of(d)>>>(to, from, s)));
+             WITH_ACT("state_scan", x.dtype, TX,
+                      chain_launch(d, true, grid, dim3(SCAN_THREADS), 0,
+                                   packed ? scan_kernel<TY, TX, 4> : scan_kernel<TY, TX, 1>,
+                                   (TY *)y.data, (const TX *)x.data, s)));
     return launched("state_scan");
 }
 
