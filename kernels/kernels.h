@@ -432,15 +432,12 @@ struct Kernels {
     Status (*chunk_step)(Device *d, int parts, const ChunkStep *part, float sign, float offset);
 
     /* ---- stages of a hierarchical ViTTT (vittt.md 4.2, 4.3) ---------------------------------- */
-    /* Places of a 3x3 convolution with padding 1: Ho = ceil(H/stride), the i-th one around i
-     * stride; taps as in TapMode. */
-
-    /* y[B,Ho*Wo,9C] = what lies around each place of x[B,H,W,C], 0 outside the map; column 9c +
-     * tap, the order of a convolution's weight [O,C,3,3]. act. */
-    Status (*unfold3)(Device *d, Tensor y, Tensor x, int64_t stride);
-    /* The adjoint: dx[B,H,W,C] (+)= each column of dy[B,Ho*Wo,9C] at the place it came from. act.
-     */
-    Status (*fold3)(Device *d, Grad dx, Tensor dy, int64_t stride);
+    /* 3x3 convolution with padding 1: y[B,Ho,Wo,O] of x[B,H,W,C] with w[O,C,3,3], the i-th place
+     * around i stride, Ho = ceil(H/stride); taps as in TapMode. y, x, w act. */
+    Status (*conv3)(Device *d, Tensor y, Tensor x, Tensor w, int64_t stride);
+    /* dx (+)= its adjoint, dw[O,C,3,3] F32 (+)= sum dy x. dx, dy, x, w act. */
+    Status (*conv3_backward)(Device *d, Grad dx, Grad dw, Tensor dy, Tensor x, Tensor w,
+                             int64_t stride);
     /* y[B,Ho,Wo,C] = relu(taps of relu(x) + bias) with w[1,C,9] and stride 2; x[B,H,W,C]. act. */
     Status (*dwconv3_down)(Device *d, Tensor y, Tensor x, Tensor w, Tensor bias);
     /* With e = dy where y > 0, else 0: dx (+)= the adjoint of e where x > 0, else 0;

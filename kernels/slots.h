@@ -77,8 +77,8 @@
     X(gate_product)                                                                                \
     X(state_scan)                                                                                  \
     X(chunk_step)                                                                                  \
-    X(unfold3)                                                                                     \
-    X(fold3)                                                                                       \
+    X(conv3)                                                                                       \
+    X(conv3_backward)                                                                              \
     X(dwconv3_down)                                                                                \
     X(dwconv3_down_backward)                                                                       \
     X(batchnorm)                                                                                   \

@@ -229,11 +229,18 @@ static Status run_chunk_step(OpRun *r) {
 }
 
 /* ---- stages of a hierarchical model, on the map of tokens ---- */
-static Status run_unfold3(OpRun *r) {
-    return r->k->unfold3(r->device, r->t[0], r->t[1], 1);
+/* [O,C,9] as a convolution's weight. */
+static Tensor as_taps3(Tensor w) {
+    return tensor_view4(w, w.shape[0], w.shape[1], 3, 3);
 }
-static Status run_fold3(OpRun *r) {
-    return r->k->fold3(r->device, grad_set(r->t[0]), r->t[1], 1);
+static Status run_conv3(OpRun *r) {
+    r->flops = 2.0 * (double)tensor_count(r->t[1]) * 9.0 * (double)tensor_last(r->t[0]);
+    return r->k->conv3(r->device, r->t[0], r->t[1], as_taps3(r->t[2]), 1);
+}
+static Status run_conv3_backward(OpRun *r) {
+    r->flops = 4.0 * (double)tensor_count(r->t[0]) * 9.0 * (double)tensor_last(r->t[2]);
+    return r->k->conv3_backward(r->device, grad_set(r->t[0]), grad_set(as_taps3(r->t[1])), r->t[2],
+                                r->t[3], as_taps3(r->t[4]), 1);
 }
 /* The first tensor has room for a whole map, of which a quarter is written. */
 static Status run_dwconv3_down(OpRun *r) {
@@ -304,8 +311,9 @@ static const OpCase fused[] = {
     {"gate_product", "writing tokens", "a:S1wE a:S1wE a:11Ee f:S1w", run_gate_product},
     {"state_scan", "states of chunks", "a:EZE f:EE f:EZE f:EZ1", run_state_scan},
     {"chunk_step", "fast weights of a batch", "f:ZEE a:ZEE a:ZEE f:ZE", run_chunk_step},
-    {"unfold3", "tokens", "a:BNC9 a:BHWC", run_unfold3},
-    {"fold3", "tokens", "a:BHWC a:BNC9", run_fold3},
+    {"conv3", "tokens, heads' channels", "a:BHWD a:BHWD a:DD9", run_conv3},
+    {"conv3_backward", "tokens, heads' channels", "a:BHWD f:DD9 a:BHWD a:BHWD a:DD9",
+     run_conv3_backward},
     {"dwconv3_down", "tokens", "a:BHWC a:BHWC f:1C9 f:C", run_dwconv3_down},
     {"dwconv3_down_backward", "tokens", "a:BHWC f:1C9 f:C a:BHWC a:BHWC a:BHWC f:1C9",
      run_dwconv3_down_backward},

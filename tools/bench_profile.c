@@ -185,8 +185,10 @@ static Status leave(Device *d, int slot, double start, Status s) {
       (d, y, last, x, m, s, alpha, before))                                                        \
     X(chunk_step, (Device * d, int parts, const ChunkStep *part, float sign, float offset),        \
       (d, parts, part, sign, offset))                                                              \
-    X(unfold3, (Device * d, Tensor y, Tensor x, int64_t stride), (d, y, x, stride))                \
-    X(fold3, (Device * d, Grad dx, Tensor dy, int64_t stride), (d, dx, dy, stride))                \
+    X(conv3, (Device * d, Tensor y, Tensor x, Tensor w, int64_t stride), (d, y, x, w, stride))     \
+    X(conv3_backward,                                                                              \
+      (Device * d, Grad dx, Grad dw, Tensor dy, Tensor x, Tensor w, int64_t stride),               \
+      (d, dx, dw, dy, x, w, stride))                                                               \
     X(dwconv3_down, (Device * d, Tensor y, Tensor x, Tensor w, Tensor b), (d, y, x, w, b))         \
     X(dwconv3_down_backward,                                                                       \
       (Device * d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor y, Tensor x, Tensor w),            \

@@ -1,40 +1,6 @@
-/* What a 3x3 convolution needs beside a product of matrices: its surroundings as columns, their
- * adjoint, and the depthwise convolution with stride 2 of the merging layers. */
-#include "kernels/cpu/rowsum.h"
+/* 3x3 convolutions with padding 1: columns of the map and a product of matrices. */
+#include "kernels/cpu/places.h"
 #include "kernels/cpu/table.h"
-
-/* A map and the places of a convolution on it. */
-typedef struct Places {
-    int64_t batch, height, width, channels, stride, rows, columns;
-} Places;
-
-static Places places_of(Tensor x, int64_t stride) {
-    return (Places){x.shape[0],
-                    x.shape[1],
-                    x.shape[2],
-                    x.shape[3],
-                    stride,
-                    div_up(x.shape[1], stride),
-                    div_up(x.shape[2], stride)};
-}
-
-/* Element of the first channel at tap t around place i of the batch; -1: outside the map. */
-static int64_t around(const Places *p, int64_t i, int t) {
-    const int64_t each = p->rows * p->columns, row = i % each / p->columns;
-    const int64_t y = row * p->stride + t / 3 - 1, x = i % p->columns * p->stride + t % 3 - 1;
-    if (y < 0 || y >= p->height || x < 0 || x >= p->width) return -1;
-    return ((i / each * p->height + y) * p->width + x) * p->channels;
-}
-
-/* The place whose tap t looks at pixel q, or -1. */
-static int64_t looking(const Places *p, int64_t q, int t) {
-    const int64_t each = p->height * p->width;
-    const int64_t y = q % each / p->width - (t / 3 - 1), x = q % p->width - (t % 3 - 1);
-    if (y < 0 || x < 0 || y % p->stride || x % p->stride) return -1;
-    const int64_t row = y / p->stride, column = x / p->stride;
-    if (row >= p->rows || column >= p->columns) return -1;
-    return (q / each * p->rows + row) * p->columns + column;
-}
 
 static float value_at(const Tensor *t, int64_t at) {
     return t->dtype == DTYPE_F32 ? ((const float *)t->data)[at]
@@ -43,9 +9,9 @@ static float value_at(const Tensor *t, int64_t at) {
 
 /* ---- columns -------------------------------------------------------------------------------- */
 
-Status unfold3_cpu(Device *d, Tensor y, Tensor x, int64_t stride) {
-    (void)d;
-    if (!act_dtype(x.dtype) || y.dtype != x.dtype) return refuse_dtype("unfold3", x.dtype);
+/* y[B*Ho*Wo,9C] = what lies around each place of x, 0 outside the map; column 9c + tap, the order
+ * of the weight. */
+static void unfold(Tensor y, Tensor x, int64_t stride) {
     const Places p = places_of(x, stride);
     const int64_t places = p.batch * p.rows * p.columns, size = (int64_t)dtype_size(x.dtype);
 #pragma omp parallel for schedule(static) if (places * p.channels >= PARALLEL_MIN / 8)
@@ -62,13 +28,10 @@ Status unfold3_cpu(Device *d, Tensor y, Tensor x, int64_t stride) {
             }
         }
     }
-    return STATUS_OK;
 }
 
-Status fold3_cpu(Device *d, Grad dx, Tensor dy, int64_t stride) {
-    (void)d;
-    if (!dx.t.data) return STATUS_OK;
-    if (!act_dtype(dy.dtype) || dx.t.dtype != dy.dtype) return refuse_dtype("fold3", dy.dtype);
+/* The adjoint: dx (+)= each column at the place it came from. */
+static void fold(Grad dx, Tensor dy, int64_t stride) {
     const Places p = places_of(dx.t, stride);
     const int64_t pixels = p.batch * p.height * p.width, c = p.channels;
 #pragma omp parallel for schedule(static) if (pixels * c >= PARALLEL_MIN / 8)
@@ -86,117 +49,98 @@ Status fold3_cpu(Device *d, Grad dx, Tensor dy, int64_t stride) {
             values_write(&dx, q * c + start, n, sum);
         }
     }
-    return STATUS_OK;
 }
 
-/* ---- depthwise, stride 2, between two relu -------------------------------------------------- */
+/* ---- the convolution: columns of some samples at a time, and a product ------------------------
+ */
 
-static void add_relu_product(float *sum, const float *w, int64_t step, const Tensor *x, int64_t at,
-                             int64_t n) {
-    float buffer[CHUNK];
-    const float *in = values_read(x, at, n, buffer);
-#pragma omp simd
-    for (int64_t c = 0; c < n; c++) sum[c] += w[c * step] * (in[c] > 0.0f ? in[c] : 0.0f);
+/* Columns of so many bytes: what one product reads is then still in the cache where the other loop
+ * put it. */
+#define COLUMN_BYTES ((int64_t)1 << 20)
+
+static int64_t part_of(const Places *p, DType dtype) {
+    const int64_t each = p->rows * p->columns * 9 * p->channels * (int64_t)dtype_size(dtype);
+    return min_i64(p->batch, max_i64(1, COLUMN_BYTES / each));
 }
 
-Status dwconv3_down_cpu(Device *d, Tensor y, Tensor x, Tensor w, Tensor bias) {
-    (void)d;
-    if (!act_dtype(x.dtype) || y.dtype != x.dtype) return refuse_dtype("dwconv3_down", x.dtype);
-    const Places p = places_of(x, 2);
-    const int64_t places = p.batch * p.rows * p.columns;
-    const Grad to = grad_set(y);
-#pragma omp parallel for schedule(static) if (places * p.channels >= PARALLEL_MIN / 8)
-    for (int64_t i = 0; i < places; i++) {
-        for (int64_t c = 0; c < p.channels; c += CHUNK) {
-            float sum[CHUNK];
-            const int64_t n = min_i64(CHUNK, p.channels - c);
-            memcpy(sum, (const float *)bias.data + c, (size_t)n * sizeof *sum);
-            for (int t = 0; t < 9; t++) {
-                const int64_t at = around(&p, i, t);
-                if (at >= 0)
-                    add_relu_product(sum, (const float *)w.data + c * 9 + t, 9, &x, at + c, n);
-            }
-            for (int64_t k = 0; k < n; k++) sum[k] = sum[k] > 0.0f ? sum[k] : 0.0f;
-            values_write(&to, i * p.channels + c, n, sum);
-        }
+/* Samples [first, first + count) of a tensor that begins with the batch. */
+static Tensor samples_of(Tensor t, int64_t first, int64_t count) {
+    const int64_t each = tensor_count(t) / t.shape[0];
+    t.data = (char *)t.data + (size_t)(first * each) * dtype_size(t.dtype);
+    t.shape[0] = count;
+    return t;
+}
+
+static Tensor rows_of(Tensor t) {
+    return tensor_view2(t, tensor_rows(t), tensor_last(t));
+}
+
+/* Kernels that a part calls empty the scratch: its columns are taken again before each, at the same
+ * place, and keep what they hold. */
+static Status take_columns(Device *d, const Places *p, int64_t samples, DType dtype, Tensor *out) {
+    const int64_t shape[] = {samples * p->rows * p->columns, 9 * p->channels};
+    return arena_tensor(&d->scratch, dtype, 2, shape, out);
+}
+
+static Status conv3(Device *d, Tensor y, Tensor x, Tensor w, int64_t stride) {
+    const Places p = places_of(x, stride);
+    const int64_t part = part_of(&p, x.dtype);
+    const Tensor matrix = tensor_view2(w, w.shape[0], 9 * p.channels);
+    for (int64_t at = 0; at < p.batch; at += part) {
+        const int64_t count = min_i64(part, p.batch - at);
+        Tensor columns;
+        TRY(take_columns(d, &p, count, x.dtype, &columns));
+        unfold(columns, samples_of(x, at, count), stride);
+        TRY(linear_cpu(d, rows_of(samples_of(y, at, count)), tensor_none(), columns, matrix,
+                       tensor_none(), ACT_NONE));
     }
     return STATUS_OK;
 }
 
-/* e = dy where y > 0, else 0. */
-static void slope_read(float *e, const Tensor *dy, const Tensor *y, int64_t at, int64_t n) {
-    float dy_buffer[CHUNK], y_buffer[CHUNK];
-    const float *g = values_read(dy, at, n, dy_buffer), *v = values_read(y, at, n, y_buffer);
-#pragma omp simd
-    for (int64_t c = 0; c < n; c++) e[c] = v[c] > 0.0f ? g[c] : 0.0f;
+Status conv3_cpu(Device *d, Tensor y, Tensor x, Tensor w, int64_t stride) {
+    if (!act_dtype(x.dtype) || y.dtype != x.dtype || w.dtype != x.dtype)
+        return refuse_dtype("conv3", x.dtype);
+    return scratch_done(d, conv3(d, y, x, w, stride));
 }
 
-static void down_dx(const Places *p, const Grad *dx, const Tensor *dy, const Tensor *y,
-                    const Tensor *x, const float *w) {
-    const int64_t pixels = p->batch * p->height * p->width, channels = p->channels;
-#pragma omp parallel for schedule(static) if (pixels * channels >= PARALLEL_MIN / 8)
-    for (int64_t q = 0; q < pixels; q++) {
-        for (int64_t c = 0; c < channels; c += CHUNK) {
-            float sum[CHUNK] = {0}, e[CHUNK], buffer[CHUNK];
-            const int64_t n = min_i64(CHUNK, channels - c);
-            for (int t = 0; t < 9; t++) {
-                const int64_t i = looking(p, q, t);
-                if (i < 0) continue;
-                slope_read(e, dy, y, i * channels + c, n);
-                for (int64_t k = 0; k < n; k++) sum[k] += w[(c + k) * 9 + t] * e[k];
-            }
-            const float *in = values_read(x, q * channels + c, n, buffer);
-            for (int64_t k = 0; k < n; k++) sum[k] = in[k] > 0.0f ? sum[k] : 0.0f;
-            values_write(dx, q * channels + c, n, sum);
-        }
+static Status part_backward(Device *d, Grad dx, Grad dw, Tensor dy, Tensor x, Tensor matrix,
+                            int64_t stride) {
+    const Places p = places_of(x, stride);
+    Tensor columns;
+    TRY(take_columns(d, &p, p.batch, x.dtype, &columns));
+    if (dw.t.data) {
+        unfold(columns, x, stride);
+        TRY(linear_dw_cpu(d, dw, grad_none(), rows_of(dy), columns));
+        if (dx.t.data) TRY(take_columns(d, &p, p.batch, x.dtype, &columns));
     }
-}
-
-/* Sums over the places of one part: partial[9][channels] of the taps, then the bias. */
-static void down_part(const Places *p, float *partial, int64_t begin, int64_t end, const Tensor *dy,
-                      const Tensor *y, const Tensor *x) {
-    const int64_t channels = p->channels;
-    memset(partial, 0, (size_t)(10 * channels) * sizeof *partial);
-    for (int64_t i = begin; i < end; i++) {
-        for (int64_t c = 0; c < channels; c += CHUNK) {
-            float e[CHUNK];
-            const int64_t n = min_i64(CHUNK, channels - c);
-            slope_read(e, dy, y, i * channels + c, n);
-            for (int t = 0; t < 9; t++) {
-                const int64_t at = around(p, i, t);
-                if (at >= 0) add_relu_product(partial + t * channels + c, e, 1, x, at + c, n);
-            }
-            for (int64_t k = 0; k < n; k++) partial[9 * channels + c + k] += e[k];
-        }
-    }
-}
-
-static Status down_weights(Device *d, const Places *p, Grad dw, Grad db, const Tensor *dy,
-                           const Tensor *y, const Tensor *x) {
-    const int64_t channels = p->channels;
-    const RowParts parts = row_parts(p->batch * p->rows * p->columns);
-    float *partial, *turned;
-    TRY(scratch_floats(d, parts.count * 10 * channels, &partial));
-    TRY(scratch_floats(d, 9 * channels, &turned));
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < parts.count; i++)
-        down_part(p, partial + i * 10 * channels, row_part_begin(parts, i),
-                  row_part_begin(parts, i + 1), dy, y, x);
-    for (int64_t i = 1; i < parts.count; i++)
-        for (int64_t k = 0; k < 10 * channels; k++) partial[k] += partial[i * 10 * channels + k];
-    for (int64_t c = 0; c < channels; c++)
-        for (int64_t t = 0; t < 9; t++) turned[c * 9 + t] = partial[t * channels + c];
-    if (dw.t.data) values_write(&dw, 0, 9 * channels, turned);
-    if (db.t.data) values_write(&db, 0, channels, partial + 9 * channels);
+    if (!dx.t.data) return STATUS_OK;
+    TRY(linear_dx_cpu(d, grad_set(columns), grad_none(), rows_of(dy), matrix, tensor_none(),
+                      ACT_NONE));
+    fold(dx, columns, stride);
     return STATUS_OK;
 }
 
-Status dwconv3_down_backward_cpu(Device *d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor y,
-                                 Tensor x, Tensor w) {
-    if (!act_dtype(x.dtype) || dy.dtype != x.dtype || y.dtype != x.dtype)
-        return refuse_dtype("dwconv3_down_backward", dy.dtype);
-    const Places p = places_of(x, 2);
-    if (dx.t.data) down_dx(&p, &dx, &dy, &y, &x, w.data);
-    if (!dw.t.data && !db.t.data) return STATUS_OK;
-    return scratch_done(d, down_weights(d, &p, dw, db, &dy, &y, &x));
+static Status conv3_backward(Device *d, Grad dx, Grad dw, Tensor dy, Tensor x, Tensor w,
+                             int64_t stride) {
+    const Places p = places_of(x, stride);
+    const int64_t part = part_of(&p, x.dtype);
+    const Tensor matrix = tensor_view2(w, w.shape[0], 9 * p.channels);
+    if (dw.t.data) dw.t = tensor_view2(dw.t, w.shape[0], 9 * p.channels);
+    for (int64_t at = 0; at < p.batch; at += part) {
+        const int64_t count = min_i64(part, p.batch - at);
+        Grad to = dx;
+        if (dx.t.data) to.t = samples_of(dx.t, at, count);
+        arena_reset(&d->scratch);
+        TRY(part_backward(d, to, dw, samples_of(dy, at, count), samples_of(x, at, count), matrix,
+                          stride));
+        dw.add = true;
+    }
+    return STATUS_OK;
+}
+
+Status conv3_backward_cpu(Device *d, Grad dx, Grad dw, Tensor dy, Tensor x, Tensor w,
+                          int64_t stride) {
+    if (!act_dtype(x.dtype) || dy.dtype != x.dtype || w.dtype != x.dtype)
+        return refuse_dtype("conv3_backward", dy.dtype);
+    return scratch_done(d, conv3_backward(d, dx, dw, dy, x, w, stride));
 }

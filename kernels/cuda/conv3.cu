@@ -1,41 +1,14 @@
-/* Columns of 3x3 convolutions and their adjoint; the depthwise convolution with stride 2 between
- * two relu. Straight from memory: the caches hold what neighbours share.
+/* 3x3 convolutions with padding 1: columns of the map and a product of matrices, or (conv3_mma.cu)
+ * tensor cores on tiles of the map.
  */
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/places.cuh"
 
 #define THREADS 256
-#define RUN     7 /* places of one thread, side by side: the taps' weights stay in registers */
-
-typedef struct Places {
-    int64_t batch;
-    int height, width, channels, stride, rows, columns;
-} Places;
-
-static Places places_of(Tensor x, int64_t stride) {
-    return {x.shape[0],
-            (int)x.shape[1],
-            (int)x.shape[2],
-            (int)x.shape[3],
-            (int)stride,
-            (int)ceil_div(x.shape[1], stride),
-            (int)ceil_div(x.shape[2], stride)};
-}
-
-static unsigned over_batch(const Places &p) {
-    return (unsigned)(p.batch < 65535 ? p.batch : 65535);
-}
-
-/* Kernels count within a sample in 32 bits. */
-static Status fits_sample(const char *kernel, const Places &p) {
-    if (9 * (int64_t)p.height * p.width * p.channels < (int64_t)1 << 31) return STATUS_OK;
-    return status_set(STATUS_INTERNAL, "%s on CUDA: a map of %d x %d x %d is too large", kernel,
-                      p.height, p.width, p.channels);
-}
 
 /* ---- columns -------------------------------------------------------------------------------- */
 
 template <typename T, int V>
-__global__ void __launch_bounds__(THREADS) unfold3_kernel(T *y, const T *x, Places p) {
+__global__ void __launch_bounds__(THREADS) unfold_kernel(T *y, const T *x, Places p) {
     const int line = 9 * p.channels, packs = line / V;
     const int i = blockIdx.x * THREADS + threadIdx.x, place = i / packs, first = i % packs * V;
     if (place >= p.rows * p.columns) return;
@@ -57,16 +30,8 @@ __global__ void __launch_bounds__(THREADS) unfold3_kernel(T *y, const T *x, Plac
     }
 }
 
-/* The place whose tap t looks at (h, w) of the map, or -1. */
-static __device__ __forceinline__ int looking(const Places &p, int h, int w, int t) {
-    const int y = h - (t / 3 - 1), x = w - (t % 3 - 1);
-    if (y < 0 || x < 0 || y % p.stride || x % p.stride) return -1;
-    const int row = y / p.stride, column = x / p.stride;
-    return row < p.rows && column < p.columns ? row * p.columns + column : -1;
-}
-
 template <typename T>
-__global__ void __launch_bounds__(THREADS) fold3_kernel(Grad dx, const T *dy, Places p) {
+__global__ void __launch_bounds__(THREADS) fold_kernel(Grad dx, const T *dy, Places p) {
     const int i = blockIdx.x * THREADS + threadIdx.x, q = i / p.channels, c = i % p.channels;
     if (q >= p.height * p.width) return;
     int from[9];
@@ -83,257 +48,143 @@ __global__ void __launch_bounds__(THREADS) fold3_kernel(Grad dx, const T *dy, Pl
     }
 }
 
-extern "C" Status unfold3_cuda(Device *d, Tensor y, Tensor x, int64_t stride) {
-    if (tensor_count(x) == 0) return STATUS_OK;
-    if (y.dtype != x.dtype) return refuse_dtype("unfold3", y.dtype);
-    const Places p = places_of(x, stride);
-    TRY(fits_sample("unfold3", p));
+static void unfold(Device *d, Tensor y, Tensor x, const Places &p) {
     const bool packs = 9 * p.channels % 8 == 0 && is_aligned(y.data, 32);
     const int64_t each = (int64_t)p.rows * p.columns * 9 * p.channels / (packs ? 8 : 1);
     const dim3 grid((unsigned)ceil_div(each, THREADS), over_batch(p));
-    WITH_ACT("unfold3", x.dtype, T, {
-        if (packs)
-            unfold3_kernel<T, 8>
-                <<<grid, THREADS, 0, stream_of(d)>>>((T *)y.data, (const T *)x.data, p);
-        else
-            unfold3_kernel<T, 1>
-                <<<grid, THREADS, 0, stream_of(d)>>>((T *)y.data, (const T *)x.data, p);
-    });
-    return launched("unfold3");
+    if (x.dtype == DTYPE_F32 && packs)
+        unfold_kernel<float, 8>
+            <<<grid, THREADS, 0, stream_of(d)>>>((float *)y.data, (const float *)x.data, p);
+    else if (x.dtype == DTYPE_F32)
+        unfold_kernel<float, 1>
+            <<<grid, THREADS, 0, stream_of(d)>>>((float *)y.data, (const float *)x.data, p);
+    else if (packs)
+        unfold_kernel<bf16, 8>
+            <<<grid, THREADS, 0, stream_of(d)>>>((bf16 *)y.data, (const bf16 *)x.data, p);
+    else
+        unfold_kernel<bf16, 1>
+            <<<grid, THREADS, 0, stream_of(d)>>>((bf16 *)y.data, (const bf16 *)x.data, p);
 }
 
-extern "C" Status fold3_cuda(Device *d, Grad dx, Tensor dy, int64_t stride) {
-    if (!dx.t.data || tensor_count(dx.t) == 0) return STATUS_OK;
-    if (dx.t.dtype != dy.dtype) return refuse_dtype("fold3", dy.dtype);
-    const Places p = places_of(dx.t, stride);
-    TRY(fits_sample("fold3", p));
+static void fold(Device *d, Grad dx, Tensor dy, const Places &p) {
     const dim3 grid((unsigned)ceil_div((int64_t)p.height * p.width * p.channels, THREADS),
                     over_batch(p));
-    WITH_ACT("fold3", dy.dtype, T,
-             fold3_kernel<T><<<grid, THREADS, 0, stream_of(d)>>>(dx, (const T *)dy.data, p));
-    return launched("fold3");
+    if (dy.dtype == DTYPE_F32)
+        fold_kernel<float><<<grid, THREADS, 0, stream_of(d)>>>(dx, (const float *)dy.data, p);
+    else
+        fold_kernel<bf16><<<grid, THREADS, 0, stream_of(d)>>>(dx, (const bf16 *)dy.data, p);
 }
 
-/* ---- depthwise, stride 2 -------------------------------------------------------------------- */
+/* ---- the convolution: columns of some samples at a time, and a product ------------------------
+ */
 
-template <int V>
-static __device__ __forceinline__ void taps_load(float (&w)[9][V], const float *from, int c) {
-#pragma unroll
-    for (int i = 0; i < V; i++)
-#pragma unroll
-        for (int t = 0; t < 9; t++) w[t][i] = from[(c + i) * 9 + t];
+/* Columns of so many bytes: one product reads what the other kernel left in the second-level cache.
+ */
+#define COLUMN_BYTES ((int64_t)32 << 20)
+
+static int64_t part_of(const Places &p, DType dtype) {
+    const int64_t each = (int64_t)p.rows * p.columns * 9 * p.channels * (int64_t)dtype_size(dtype);
+    const int64_t part = each < COLUMN_BYTES ? COLUMN_BYTES / each : 1;
+    return part < p.batch ? part : p.batch;
 }
 
-/* Thread: V channels of RUN places of a row. */
-typedef struct Spot {
-    int row, first, c; /* of the map walked over; first < 0: nothing to do */
-} Spot;
-
-template <int V>
-static __device__ __forceinline__ Spot spot_of(int rows, int columns, int channels) {
-    const int packs = channels / V, runs = (columns + RUN - 1) / RUN;
-    const int i = blockIdx.x * THREADS + threadIdx.x, run = i / packs;
-    if (run >= rows * runs) return {0, -1, 0};
-    return {run / runs, run % runs * RUN, i % packs * V};
+/* Samples [first, first + count) of a tensor that begins with the batch. */
+static Tensor samples_of(Tensor t, int64_t first, int64_t count) {
+    const int64_t each = tensor_count(t) / t.shape[0];
+    t.data = (char *)t.data + (size_t)(first * each) * dtype_size(t.dtype);
+    t.shape[0] = count;
+    return t;
 }
 
-template <typename T, int V>
-__global__ void __launch_bounds__(THREADS)
-    dwconv3_down_kernel(T *y, const T *x, const float *w, const float *bias, Places p) {
-    const Spot s = spot_of<V>(p.rows, p.columns, p.channels);
-    if (s.first < 0) return;
-    float taps[9][V], start[V];
-    taps_load<V>(taps, w, s.c);
-#pragma unroll
-    for (int i = 0; i < V; i++) start[i] = bias[s.c + i];
-    const int last = min(s.first + RUN, p.columns);
-    for (int64_t b = blockIdx.y; b < p.batch; b += gridDim.y) {
-        const T *map = x + b * p.height * p.width * p.channels + s.c;
-        T *out = y + (b * p.rows + s.row) * p.columns * p.channels + s.c;
-        for (int column = s.first; column < last; column++) {
-            float sum[V];
-#pragma unroll
-            for (int i = 0; i < V; i++) sum[i] = start[i];
-#pragma unroll
-            for (int t = 0; t < 9; t++) {
-                const int h = 2 * s.row + t / 3 - 1, k = 2 * column + t % 3 - 1;
-                if (h < 0 || h >= p.height || k < 0 || k >= p.width) continue;
-                float v[V];
-                pack_load<T, V>(v, map + (int64_t)(h * p.width + k) * p.channels);
-#pragma unroll
-                for (int i = 0; i < V; i++) sum[i] = fmaf(taps[t][i], fmaxf(v[i], 0.0f), sum[i]);
-            }
-#pragma unroll
-            for (int i = 0; i < V; i++) sum[i] = sum[i] > 0 ? sum[i] : 0;
-            pack_store<T, V>(out + (int64_t)column * p.channels, sum);
-        }
+static Tensor rows_of(Tensor t) {
+    return tensor_view2(t, tensor_rows(t), tensor_last(t));
+}
+
+/* Kernels that a part calls empty the scratch: its columns are taken again before each, at the same
+ * place, and keep what they hold. */
+static Status take_columns(Device *d, const Places &p, DType dtype, Tensor *out) {
+    const int64_t shape[] = {p.batch * p.rows * p.columns, 9 * (int64_t)p.channels};
+    return arena_tensor(&d->scratch, dtype, 2, shape, out);
+}
+
+static Status conv3(Device *d, Tensor y, Tensor x, Tensor w, int64_t stride) {
+    const int64_t part = part_of(places_of(x, stride), x.dtype), batch = x.shape[0];
+    const Tensor matrix = tensor_view2(w, w.shape[0], 9 * w.shape[1]);
+    for (int64_t at = 0; at < batch; at += part) {
+        const int64_t count = part < batch - at ? part : batch - at;
+        const Tensor some = samples_of(x, at, count);
+        Tensor columns;
+        TRY(take_columns(d, places_of(some, stride), x.dtype, &columns));
+        unfold(d, columns, some, places_of(some, stride));
+        TRY(launched("conv3"));
+        TRY(linear_cuda(d, rows_of(samples_of(y, at, count)), tensor_none(), columns, matrix,
+                        tensor_none(), ACT_NONE));
     }
-}
-
-/* dy where y > 0, else 0. */
-template <typename T, int V>
-static __device__ __forceinline__ void slope_load(float (&e)[V], const T *dy, const T *y,
-                                                  int64_t at) {
-    float v[V];
-    pack_load<T, V>(e, dy + at);
-    pack_load<T, V>(v, y + at);
-#pragma unroll
-    for (int i = 0; i < V; i++)
-        if (!(v[i] > 0)) e[i] = 0;
-}
-
-template <typename T, int V>
-__global__ void __launch_bounds__(THREADS)
-    dwconv3_down_dx_kernel(Grad dx, const T *dy, const T *y, const T *x, const float *w, Places p) {
-    const Spot s = spot_of<V>(p.height, p.width, p.channels);
-    if (s.first < 0) return;
-    float taps[9][V];
-    taps_load<V>(taps, w, s.c);
-    const int last = min(s.first + RUN, p.width);
-    for (int64_t b = blockIdx.y; b < p.batch; b += gridDim.y) {
-        const int64_t places = b * p.rows * p.columns;
-        const int64_t line = (b * p.height + s.row) * p.width;
-        for (int column = s.first; column < last; column++) {
-            float sum[V] = {}, v[V];
-#pragma unroll
-            for (int t = 0; t < 9; t++) {
-                const int i = looking(p, s.row, column, t);
-                if (i < 0) continue;
-                float e[V];
-                slope_load<T, V>(e, dy, y, (places + i) * p.channels + s.c);
-#pragma unroll
-                for (int k = 0; k < V; k++) sum[k] = fmaf(taps[t][k], e[k], sum[k]);
-            }
-            const int64_t at = (line + column) * p.channels + s.c;
-            pack_load<T, V>(v, x + at);
-#pragma unroll
-            for (int k = 0; k < V; k++)
-                if (!(v[k] > 0)) sum[k] = 0;
-            pack_put<T, V>((T *)dx.t.data + at, sum, dx.add);
-        }
-    }
-}
-
-/* partial[blockIdx.x]: taps [C][9], then the bias [C], over the block's places. Block: 32 lanes of
- * V channels by 8 places. */
-template <typename T, int V>
-__global__ void __launch_bounds__(THREADS)
-    dwconv3_down_dw_kernel(float *partial, const T *dy, const T *y, const T *x, Places p) {
-    __shared__ float joined[10 * 32 * V];
-    const int lane = threadIdx.x * V, c = blockIdx.y * 32 * V + lane;
-    const int64_t places = p.batch * p.rows * p.columns;
-    float sum[10][V] = {};
-    for (int64_t i = (int64_t)blockIdx.x * 8 + threadIdx.y; c < p.channels && i < places;
-         i += (int64_t)gridDim.x * 8) {
-        float e[V];
-        slope_load<T, V>(e, dy, y, i * p.channels + c);
-        const int64_t line = i / p.columns, b = line / p.rows;
-        const int row = (int)(line - b * p.rows), column = (int)(i - line * p.columns);
-        const T *map = x + b * p.height * p.width * p.channels + c;
-#pragma unroll
-        for (int t = 0; t < 9; t++) {
-            const int h = 2 * row + t / 3 - 1, w = 2 * column + t % 3 - 1;
-            if (h < 0 || h >= p.height || w < 0 || w >= p.width) continue;
-            float v[V];
-            pack_load<T, V>(v, map + (int64_t)(h * p.width + w) * p.channels);
-#pragma unroll
-            for (int k = 0; k < V; k++) sum[t][k] = fmaf(e[k], fmaxf(v[k], 0.0f), sum[t][k]);
-        }
-#pragma unroll
-        for (int k = 0; k < V; k++) sum[9][k] += e[k];
-    }
-    for (int turn = 0; turn < 8; turn++) {
-        if ((int)threadIdx.y == turn) {
-#pragma unroll
-            for (int t = 0; t < 10; t++)
-#pragma unroll
-                for (int k = 0; k < V; k++) {
-                    float *at = joined + t * 32 * V + lane + k;
-                    *at = turn ? *at + sum[t][k] : sum[t][k];
-                }
-        }
-        __syncthreads();
-    }
-    float *out = partial + (int64_t)blockIdx.x * 10 * p.channels;
-    for (int j = threadIdx.y * 32 + threadIdx.x; j < 10 * 32 * V; j += THREADS) {
-        const int t = j / (32 * V), channel = blockIdx.y * 32 * V + j % (32 * V);
-        if (channel >= p.channels) continue;
-        out[t < 9 ? channel * 9 + t : 9 * p.channels + channel] = joined[j];
-    }
-}
-
-/* Whether all maps may be read in packs of 4 channels. */
-static bool in_fours(const Places &p, Tensor x, const void *a, const void *b, const void *c) {
-    const size_t bytes = 4 * dtype_size(x.dtype);
-    return p.channels % 4 == 0 && is_aligned(x.data, bytes) && is_aligned(a, bytes) &&
-           is_aligned(b, bytes) && is_aligned(c, bytes);
-}
-
-static unsigned runs_grid(int rows, int columns, int channels, int v) {
-    return (unsigned)ceil_div((int64_t)rows * ceil_div(columns, RUN) * (channels / v), THREADS);
-}
-
-template <typename T, int V>
-static void down_launch(Device *d, Tensor y, Tensor x, Tensor w, Tensor bias, const Places &p) {
-    const dim3 grid(runs_grid(p.rows, p.columns, p.channels, V), over_batch(p));
-    dwconv3_down_kernel<T, V><<<grid, THREADS, 0, stream_of(d)>>>(
-        (T *)y.data, (const T *)x.data, (const float *)w.data, (const float *)bias.data, p);
-}
-
-extern "C" Status dwconv3_down_cuda(Device *d, Tensor y, Tensor x, Tensor w, Tensor bias) {
-    if (tensor_count(x) == 0) return STATUS_OK;
-    if (y.dtype != x.dtype) return refuse_dtype("dwconv3_down", y.dtype);
-    const Places p = places_of(x, 2);
-    TRY(fits_sample("dwconv3_down", p));
-    WITH_ACT("dwconv3_down", x.dtype, T, {
-        if (in_fours(p, x, y.data, NULL, NULL))
-            down_launch<T, 4>(d, y, x, w, bias, p);
-        else
-            down_launch<T, 1>(d, y, x, w, bias, p);
-    });
-    return launched("dwconv3_down");
-}
-
-template <typename T, int V>
-static Status down_backward(Device *d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor y, Tensor x,
-                            Tensor w, const Places &p) {
-    const dim3 grid(runs_grid(p.height, p.width, p.channels, V), over_batch(p));
-    if (dx.t.data)
-        dwconv3_down_dx_kernel<T, V><<<grid, THREADS, 0, stream_of(d)>>>(
-            dx, (const T *)dy.data, (const T *)y.data, (const T *)x.data, (const float *)w.data, p);
-    TRY(launched("dwconv3_down_backward"));
-    if (!dw.t.data && !db.t.data) return STATUS_OK;
-    const int64_t places = p.batch * p.rows * p.columns, across = ceil_div(p.channels, 32 * V);
-    const int64_t most = ceil_div(8 * backend_of(d)->sm_count, across);
-    const int64_t want = ceil_div(places, 32);
-    const unsigned parts = (unsigned)(want < most ? want : most);
-    float *partial;
-    TRY(scratch_take(d, sizeof(float) * 10 * p.channels * parts, (void **)&partial));
-    dwconv3_down_dw_kernel<T, V><<<dim3(parts, (unsigned)across), dim3(32, 8), 0, stream_of(d)>>>(
-        partial, (const T *)dy.data, (const T *)y.data, (const T *)x.data, p);
-    TRY(launched("dwconv3_down_backward"));
-    return reduce_partials_two(d, dw, db, partial, partial + 9 * p.channels, parts,
-                               10 * p.channels);
-}
-
-static Status down_backward_any(Device *d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor y, Tensor x,
-                                Tensor w, const Places &p) {
-    const bool fours = in_fours(p, x, y.data, dy.data, dx.t.data);
-    WITH_ACT("dwconv3_down_backward", x.dtype, T, {
-        if (fours) return down_backward<T, 4>(d, dx, dw, db, dy, y, x, w, p);
-        return down_backward<T, 1>(d, dx, dw, db, dy, y, x, w, p);
-    });
     return STATUS_OK;
 }
 
-extern "C" Status dwconv3_down_backward_cuda(Device *d, Grad dx, Grad dw, Grad db, Tensor dy,
-                                             Tensor y, Tensor x, Tensor w) {
+extern "C" Status conv3_cuda(Device *d, Tensor y, Tensor x, Tensor w, int64_t stride) {
     if (tensor_count(x) == 0) return STATUS_OK;
-    if (dy.dtype != x.dtype || y.dtype != x.dtype)
-        return refuse_dtype("dwconv3_down_backward", dy.dtype);
-    const Places p = places_of(x, 2);
-    TRY(fits_sample("dwconv3_down_backward", p));
-    const Status s = down_backward_any(d, dx, dw, db, dy, y, x, w, p);
+    if (y.dtype != x.dtype || w.dtype != x.dtype) return refuse_dtype("conv3", y.dtype);
+    if (x.dtype != DTYPE_F32 && x.dtype != DTYPE_BF16) return refuse_dtype("conv3", x.dtype);
+    const Places p = places_of(x, stride);
+    TRY(fits_sample("conv3", p));
+    if (conv3_mma_fits(d, &p, w.shape[0], x.dtype))
+        return conv3_mma(d, grad_set(y), x, w, p, false);
+    const Status s = conv3(d, y, x, w, stride);
+    scratch_done(d);
+    return s;
+}
+
+/* Of some samples: dw from the columns of x, then the columns' own gradient in their place. */
+static Status part_backward(Device *d, Grad dx, Grad dw, Tensor dy, Tensor x, Tensor matrix,
+                            const Places &p) {
+    Tensor columns;
+    TRY(take_columns(d, p, x.dtype, &columns));
+    if (dw.t.data) {
+        unfold(d, columns, x, p);
+        TRY(launched("conv3_backward"));
+        TRY(linear_dw_cuda(d, dw, grad_none(), rows_of(dy), columns));
+        scratch_done(d);
+    }
+    if (!dx.t.data) return STATUS_OK;
+    if (dw.t.data) TRY(take_columns(d, p, x.dtype, &columns));
+    TRY(linear_dx_cuda(d, grad_set(columns), grad_none(), rows_of(dy), matrix, tensor_none(),
+                       ACT_NONE));
+    fold(d, dx, columns, p);
+    return launched("conv3_backward");
+}
+
+static Status backward(Device *d, Grad dx, Grad dw, Tensor dy, Tensor x, Tensor w, int64_t stride) {
+    const int64_t part = part_of(places_of(x, stride), x.dtype), batch = x.shape[0];
+    const Tensor matrix = tensor_view2(w, w.shape[0], 9 * w.shape[1]);
+    if (dw.t.data) dw.t = tensor_view2(dw.t, w.shape[0], 9 * w.shape[1]);
+    for (int64_t at = 0; at < batch; at += part) {
+        const int64_t count = part < batch - at ? part : batch - at;
+        const Tensor some = samples_of(x, at, count);
+        Grad to = dx;
+        if (dx.t.data) to.t = samples_of(dx.t, at, count);
+        scratch_done(d);
+        TRY(part_backward(d, to, dw, samples_of(dy, at, count), some, matrix,
+                          places_of(some, stride)));
+        dw.add = true;
+    }
+    return STATUS_OK;
+}
+
+extern "C" Status conv3_backward_cuda(Device *d, Grad dx, Grad dw, Tensor dy, Tensor x, Tensor w,
+                                      int64_t stride) {
+    if (tensor_count(x) == 0 || (!dx.t.data && !dw.t.data)) return STATUS_OK;
+    if (dy.dtype != x.dtype || w.dtype != x.dtype) return refuse_dtype("conv3_backward", dy.dtype);
+    if (x.dtype != DTYPE_F32 && x.dtype != DTYPE_BF16)
+        return refuse_dtype("conv3_backward", x.dtype);
+    const Places p = places_of(x, stride);
+    TRY(fits_sample("conv3_backward", p));
+    if (conv3_mma_fits(d, &p, w.shape[0], x.dtype)) {
+        if (dx.t.data) TRY(conv3_mma(d, dx, dy, w, p, true));
+        return dw.t.data ? conv3_mma_dw(d, dw, dy, x, p) : STATUS_OK;
+    }
+    const Status s = backward(d, dx, dw, dy, x, w, stride);
     scratch_done(d);
     return s;
 }

@@ -1,5 +1,5 @@
-/* What the stages of a hierarchical ViTTT add (vittt.md 4.2, 4.3): columns of a convolution and
- * their adjoint, the depthwise convolution with stride 2, batch norm, rotary positions. */
+/* What the stages of a hierarchical ViTTT add (vittt.md 4.2, 4.3): dense 3x3 convolutions, the
+ * depthwise one with stride 2, batch norm, rotary positions. */
 #include <math.h>
 
 #include "op_case.h"
@@ -24,32 +24,47 @@ static int64_t around(Sizes s, int64_t i, int t) {
     return y < 0 || y >= s.h || x < 0 || x >= s.w ? -1 : (b * s.h + y) * s.w + x;
 }
 
-static void unfold3_body(Run *r) {
+/* p[5]: channels of the result. */
+static void conv3_body(Run *r) {
     const Sizes s = sizes(r);
-    const int64_t places = s.b * s.rows * s.columns;
+    const int64_t places = s.b * s.rows * s.columns, o = r->p[5];
     Tensor x = input(r, "x", r->act, SHAPE(s.b, s.h, s.w, s.c), 1.0);
-    Tensor y = output(r, "y", r->act, SHAPE(s.b, s.rows * s.columns, 9 * s.c));
-    CALL(r, unfold3, y, x, s.stride);
+    Tensor w = input(r, "w", r->act, SHAPE(o, s.c, 3, 3), 0.5);
+    Tensor y = output(r, "y", r->act, SHAPE(s.b, s.rows, s.columns, o));
+    r->flops = 18.0 * (double)(places * s.c * o);
+    CALL(r, conv3, y, x, w, s.stride);
     double *e = r->reference ? expected(r, y) : NULL;
-    for (int64_t i = 0; e && i < places * 9 * s.c; i++) {
-        const int64_t column = i % (9 * s.c);
-        const int64_t q = around(s, i / (9 * s.c), (int)(column % 9));
-        e[i] = q < 0 ? 0.0 : values(r, x)[q * s.c + column / 9];
-    }
+    for (int64_t i = 0; e && i < places * o; i++)
+        for (int t = 0; t < 9; t++) {
+            const int64_t q = around(s, i / o, t);
+            for (int64_t c = 0; q >= 0 && c < s.c; c++)
+                e[i] += values(r, x)[q * s.c + c] * values(r, w)[(i % o * s.c + c) * 9 + t];
+        }
 }
 
-static void fold3_body(Run *r) {
+static void conv3_backward_body(Run *r) {
     const Sizes s = sizes(r);
-    const int64_t places = s.b * s.rows * s.columns;
-    Tensor dy = input(r, "dy", r->act, SHAPE(s.b, s.rows * s.columns, 9 * s.c), 1.0);
+    const int64_t places = s.b * s.rows * s.columns, o = r->p[5];
+    Tensor dy = input(r, "dy", r->act, SHAPE(s.b, s.rows, s.columns, o), 1.0);
+    Tensor x = input(r, "x", r->act, SHAPE(s.b, s.h, s.w, s.c), 1.0);
+    Tensor w = input(r, "w", r->act, SHAPE(o, s.c, 3, 3), 0.5);
     Grad dx = gradient(r, "dx", r->act, SHAPE(s.b, s.h, s.w, s.c));
-    CALL(r, fold3, dx, dy, s.stride);
-    double *e = r->reference ? expected(r, dx.t) : NULL;
-    for (int64_t i = 0; e && i < places * 9 * s.c; i++) {
-        const int64_t column = i % (9 * s.c);
-        const int64_t q = around(s, i / (9 * s.c), (int)(column % 9));
-        if (q >= 0) e[q * s.c + column / 9] += values(r, dy)[i];
-    }
+    Grad dw = gradient(r, "dw", DTYPE_F32, SHAPE(o, s.c, 3, 3));
+    r->flops = 36.0 * (double)(places * s.c * o);
+    CALL(r, conv3_backward, dx, dw, dy, x, w, s.stride);
+    if (!r->reference) return;
+    /* The other way holds the columns' gradients between a product and a sum, in act. */
+    r->coarse = r->act == DTYPE_BF16;
+    double *ex = expected(r, dx.t), *ew = expected(r, dw.t);
+    for (int64_t i = 0; i < places * o; i++)
+        for (int t = 0; t < 9; t++) {
+            const int64_t q = around(s, i / o, t);
+            for (int64_t c = 0; q >= 0 && c < s.c; c++) {
+                const double g = values(r, dy)[i];
+                if (ex) ex[q * s.c + c] += g * values(r, w)[(i % o * s.c + c) * 9 + t];
+                if (ew) ew[(i % o * s.c + c) * 9 + t] += g * values(r, x)[q * s.c + c];
+            }
+        }
 }
 
 static double relu(double x) {
@@ -241,12 +256,15 @@ static void rope_body(Run *r) {
 
 #define BOTH (IN_BOTH | ANY_THREADS)
 
-#define MAPS(slot, body)                                                                           \
-    {slot, body, {1, 1, 1, 1, 1}, BOTH, 0}, {slot, body, {1, 1, 1, 1, 2}, BOTH, 0},                \
-        {slot, body, {2, 5, 4, 3, 1}, BOTH, 0}, {slot, body, {2, 5, 4, 3, 2}, BOTH, 0},            \
-        {slot, body, {1, 8, 6, 16, 1}, BOTH, 0}, {slot, body, {3, 9, 16, 8, 2}, BOTH, 0},          \
-        {slot, body, {2, 2, 2, 40, 2}, BOTH, 0}, {                                                 \
-        slot, body, {2, 7, 17, 32, 1}, BOTH, 0                                                     \
+/* Odd maps and channels; then those of stems, whose tiles of 16 x 16 places overhang. */
+#define CONVS(slot, body)                                                                          \
+    {slot, body, {1, 1, 1, 1, 1, 1}, BOTH, 0}, {slot, body, {1, 1, 1, 1, 2, 2}, BOTH, 0},          \
+        {slot, body, {2, 5, 4, 3, 1, 4}, BOTH, 0}, {slot, body, {2, 5, 4, 3, 2, 7}, BOTH, 0},      \
+        {slot, body, {1, 8, 6, 16, 1, 8}, BOTH, 0}, {slot, body, {3, 9, 16, 8, 2, 5}, BOTH, 0},    \
+        {slot, body, {2, 2, 2, 40, 2, 3}, BOTH, 0}, {slot, body, {2, 16, 16, 32, 1, 32}, BOTH, 0}, \
+        {slot, body, {2, 17, 7, 32, 1, 32}, BOTH, 0},                                              \
+        {slot, body, {1, 20, 33, 48, 1, 48}, BOTH, 0}, {                                           \
+        slot, body, {2, 9, 12, 32, 2, 64}, BOTH, 0                                                 \
     }
 
 #define DOWNS(slot, body)                                                                          \
@@ -265,8 +283,8 @@ static void rope_body(Run *r) {
     }
 
 const OpCase cases_stages[] = {
-    MAPS("unfold3", unfold3_body),
-    MAPS("fold3", fold3_body),
+    CONVS("conv3", conv3_body),
+    CONVS("conv3_backward", conv3_backward_body),
     DOWNS("dwconv3_down", down_body),
     DOWNS("dwconv3_down_backward", down_backward_body),
     NORMS("batchnorm", batchnorm_body, 0),
@@ -284,8 +302,10 @@ const OpCase cases_stages[] = {
     {"rope", rope_body, {3, 12, 32, 64, 1}, BOTH, 0},
     {"rope", rope_body, {2, 49, 96, 192}, BOTH, 0},
     {"rope", rope_body, {1, 3, 1028, 1}, BOTH, 0},
-    {"unfold3", unfold3_body, {8, 112, 112, 32, 1}, IN_BF16 | ONLY_BENCH, 0},
-    {"fold3", fold3_body, {8, 112, 112, 32, 1}, IN_BF16 | ONLY_BENCH, 0},
+    {"conv3", conv3_body, {32, 112, 112, 32, 1, 32}, IN_BF16 | ONLY_BENCH, 0},
+    {"conv3_backward", conv3_backward_body, {32, 112, 112, 32, 1, 32}, IN_BF16 | ONLY_BENCH, 0},
+    {"conv3", conv3_body, {32, 112, 112, 32, 2, 256}, IN_BF16 | ONLY_BENCH, 0},
+    {"conv3_backward", conv3_backward_body, {32, 112, 112, 32, 2, 256}, IN_BF16 | ONLY_BENCH, 0},
     {"dwconv3_down", down_body, {8, 56, 56, 512}, IN_BF16 | ONLY_BENCH, 0},
     {"dwconv3_down_backward", down_backward_body, {8, 56, 56, 512}, IN_BF16 | ONLY_BENCH, 0},
     {"batchnorm", batchnorm_body, {32 * 112 * 112, 32, 5}, IN_BF16 | ONLY_BENCH, 0},
