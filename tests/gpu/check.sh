@@ -189,7 +189,7 @@ part_ranks() {
     alone check ranks 90 ' checks, |^SKIP|^FAIL' limited "$here/ranks.sh" "$build"
 }
 
-models_of_parity="base small tiny wide even odd"
+models_of_parity="base small tiny hier wide even odd"
 part_model() { check model 100 '^total' parity; }
 parity() {
     local threads=$((processors / 4))

@@ -59,16 +59,33 @@ typedef struct Case {
         .stem_depth = 2, .stem_width = 64                                                          \
     }
 
+/* Maps of size/4 to size/32; heads of 8, 16, 32 and 64. */
+#define WITH_STAGES(size, labels)                                                                  \
+    {                                                                                              \
+        .preset = "custom", .mixer = "base", .image_size = (size), .patch = 32, .width = 64,       \
+        .depth = 5, .heads = 1, .mlp_ratio = 4, .classes = (labels), .drop_path = 0.2,             \
+        .stages = "16x1x2,32x2x2,64x1x2,64x1x1", .rope = true                                      \
+    }
+
 static const Case cases[] = {
     {"odd", CUSTOM(28, 4, 40, 2, 5, 3, 7), 3, true},       /* 7x7 tokens, heads of 8 */
     {"even", CUSTOM(32, 4, 64, 3, 4, 4, 10), 4, true},     /* 8x8 tokens, heads of 16 */
     {"wide", CUSTOM(48, 8, 192, 2, 3, 4, 100), 5, true},   /* 6x6 tokens, heads of 64 */
     {"stem", WITH_STEM(32, 2, 128, 2, 2, 4, 10), 4, true}, /* 16x16 tokens from 32x32 places */
-    {"tiny", PRESET(192, 6), 2, true},                     /* ViTTT-T, S, B at 224x224 */
+    {"hier", WITH_STAGES(64, 10), 6, true},
+    {"tiny", PRESET(192, 6), 2, true}, /* ViTTT-T, S, B at 224x224 */
     {"small", PRESET(384, 6), 2, false},
     {"base", PRESET(768, 12), 2, false},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
+
+/* Batch norms make the gradients of early layers small differences of large numbers: about half of
+ * the worst one is BF16's rounding. */
+static Limits limits_of(const Case *c, Precision p) {
+    const Limits l = limits[p];
+    if (p != BF16 || !vittt_is_hierarchical(&c->config)) return l;
+    return (Limits){5 * l.forward, 30 * l.gradient, 30 * l.loss, l.update};
+}
 
 typedef struct Check {
     const Case *item;
@@ -236,12 +253,13 @@ static void run_reference(Check *c) {
 static void check_pass(const Check *c, Side *s, Precision p) {
     Values logits, gradients;
     double loss;
+    const Limits l = limits_of(c->item, p);
     side_pass(s, &logits, &gradients, &loss);
     const char *name = precision_names[p];
-    judge(c, name, "logits", values_distance(logits.v, c->logits.v, logits.count, 0),
-          limits[p].forward, "");
-    judge(c, name, "loss", fabs(loss - c->loss) / fabs(c->loss), limits[p].forward, "");
-    judge_gradients(c, name, &s->params, &gradients, limits[p].gradient);
+    judge(c, name, "logits", values_distance(logits.v, c->logits.v, logits.count, 0), l.forward,
+          "");
+    judge(c, name, "loss", fabs(loss - c->loss) / fabs(c->loss), l.forward, "");
+    judge_gradients(c, name, &s->params, &gradients, l.gradient);
     values_free(&logits);
     values_free(&gradients);
 }
@@ -292,7 +310,8 @@ static void check_precision(const Check *c, Precision p) {
     }
     train(c, s, c->steps, false, false);
     Snapshot snapshot = snapshot_take(s);
-    judge_training(c, precision_names[p], "training", s, &snapshot.block[0], &limits[p]);
+    const Limits l = limits_of(c->item, p);
+    judge_training(c, precision_names[p], "training", s, &snapshot.block[0], &l);
     side_close(s);
     check_again(c, p, &snapshot, false);
     if (c->item->small) {

@@ -159,8 +159,10 @@ static void draw_weights(const Param *p, float *w, uint64_t index) {
 
 static Values drawn_weights(Side *s) {
     Values all = side_pull(s, s->params.master);
-    for (int64_t i = 0; i < s->params.count; i++)
-        draw_weights(s->params.items[i], all.v + s->params.items[i]->offset, (uint64_t)i);
+    for (int64_t i = 0; i < s->params.count; i++) {
+        const Param *p = s->params.items[i];
+        if (!(p->flags & PARAM_BUFFER)) draw_weights(p, all.v + p->offset, (uint64_t)i);
+    }
     return all;
 }
 
@@ -245,8 +247,10 @@ void side_close(Side *s) {
 
 /* ---- running ---------------------------------------------------------------------------- */
 
+/* A pass moves the statistics of batch norms; they are put back. */
 void side_pass(Side *s, Values *logits, Values *gradients, double *value) {
     float host;
+    Values before = side_pull(s, s->params.master);
     must(push(s, 0, 0), "pushing a batch");
     must(device_commit(s->d), "pushing a batch");
     params_begin_step(&s->params);
@@ -259,6 +263,9 @@ void side_pass(Side *s, Values *logits, Values *gradients, double *value) {
     must(tape_backward(s->tape, l, 1.0f), "backward");
     must(params_finish_grads(&s->params), "backward");
     *gradients = side_pull(s, s->params.grad);
+    must(device_push(s->d, s->params.master, before.v), "putting statistics back");
+    must(device_sync(s->d), "putting statistics back");
+    values_free(&before);
 }
 
 static void hear(void *user, const TrainEvent *e) {
