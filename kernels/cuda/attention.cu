@@ -5,24 +5,42 @@
 /* ---- gradients of the weights ---------------------------------------------------------------- */
 
 #define SUM_PARTS 64 /* after the first stage */
+#define SUM_ROWS  8  /* of threads, which share a block's parts */
 
-/* to[block][width] = sum of the block's share of the parts. */
-__global__ void attention_sum_kernel(float *to, const float *from, int64_t parts, int width) {
-    const int64_t begin = parts * blockIdx.x / gridDim.x,
-                  end = parts * (blockIdx.x + 1) / gridDim.x;
+/* The sums of parts [begin, end), in every row of threads. */
+static __device__ __forceinline__ void parts_sum(float (*sums)[ATTENTION_WIDTH], const float *from,
+                                                 int64_t begin, int64_t end, int width) {
     for (int c = threadIdx.x; c < width; c += blockDim.x) {
         float sum = 0;
-        for (int64_t p = begin; p < end; p++) sum += from[p * width + c];
-        to[(int64_t)blockIdx.x * width + c] = sum;
+#pragma unroll 4
+        for (int64_t p = begin + threadIdx.y; p < end; p += SUM_ROWS) sum += from[p * width + c];
+        sums[threadIdx.y][c] = sum;
+    }
+    __syncthreads();
+    for (int c = threadIdx.x; c < width && threadIdx.y == 0; c += blockDim.x) {
+        float sum = 0;
+#pragma unroll
+        for (int y = 0; y < SUM_ROWS; y++) sum += sums[y][c];
+        sums[0][c] = sum;
     }
 }
 
-__global__ void attention_weights_kernel(Grad dq_w, Grad dk_w, const float *from, int parts,
-                                         AttentionArgs a) {
-    for (int c = threadIdx.x; c < a.width; c += blockDim.x) {
-        float sum = 0;
-        for (int p = 0; p < parts; p++) sum += from[p * a.width + c];
-        sum *= a.scale;
+/* to[block][width] = sum of the block's share of the parts. */
+__global__ void __launch_bounds__(64 * SUM_ROWS)
+    attention_sum_kernel(float *to, const float *from, int64_t parts, int width) {
+    __shared__ float sums[SUM_ROWS][ATTENTION_WIDTH];
+    parts_sum(sums, from, parts * blockIdx.x / gridDim.x, parts * (blockIdx.x + 1) / gridDim.x,
+              width);
+    for (int c = threadIdx.x; c < width && threadIdx.y == 0; c += blockDim.x)
+        to[(int64_t)blockIdx.x * width + c] = sums[0][c];
+}
+
+__global__ void __launch_bounds__(64 * SUM_ROWS)
+    attention_weights_kernel(Grad dq_w, Grad dk_w, const float *from, int parts, AttentionArgs a) {
+    __shared__ float sums[SUM_ROWS][ATTENTION_WIDTH];
+    parts_sum(sums, from, 0, parts, a.width);
+    for (int c = threadIdx.x; c < a.width && threadIdx.y == 0; c += blockDim.x) {
+        const float sum = sums[0][c] * a.scale;
         float q[1] = {sum * a.k_w[c]}, k[1] = {sum * a.q_w[c]};
         if (dq_w.t.data) pack_put<float, 1>((float *)dq_w.t.data + c, q, dq_w.add);
         if (dk_w.t.data) pack_put<float, 1>((float *)dk_w.t.data + c, k, dk_w.add);
@@ -34,12 +52,13 @@ Status attention_weights(Device *d, Grad dq_w, Grad dk_w, const AttentionArgs &a
     if (parts > SUM_PARTS) {
         void *less;
         TRY(scratch_take(d, sizeof(float) * SUM_PARTS * a.width, &less));
-        attention_sum_kernel<<<SUM_PARTS, 64, 0, stream_of(d)>>>((float *)less, from, parts,
-                                                                 a.width);
+        attention_sum_kernel<<<SUM_PARTS, dim3(64, SUM_ROWS), 0, stream_of(d)>>>(
+            (float *)less, from, parts, a.width);
         from = (const float *)less;
         parts = SUM_PARTS;
     }
-    attention_weights_kernel<<<1, 64, 0, stream_of(d)>>>(dq_w, dk_w, from, (int)parts, a);
+    attention_weights_kernel<<<1, dim3(64, SUM_ROWS), 0, stream_of(d)>>>(dq_w, dk_w, from,
+                                                                         (int)parts, a);
     return launched("attention_backward, weights");
 }
 
@@ -105,8 +124,9 @@ static Status backward(Device *d, AttentionArgs &a, Grad dq_w, Grad dk_w, const 
             TRY(scratch_take(d, carry, &memory));
             a.carry = (float *)memory;
         }
-        TRY(attention_hopper_fits(d, a) ? attention_hopper_backward(d, a, windows)
-                                        : attention_mma_backward(d, a, windows));
+        TRY(attention_window_backward_fits(d, a, windows) ? attention_window_backward(d, a, windows)
+            : attention_hopper_fits(d, a)                 ? attention_hopper_backward(d, a, windows)
+                                                          : attention_mma_backward(d, a, windows));
     } else {
         TRY(scratch_take(d, sizeof(float) * rows, &memory));
         a.delta = (float *)memory;

@@ -55,5 +55,8 @@ Status attention_mma_backward(Device *d, const AttentionArgs &a, int64_t windows
 bool attention_hopper_fits(Device *d, const AttentionArgs &a);
 Status attention_hopper(Device *d, const AttentionArgs &a, int64_t windows);
 Status attention_hopper_backward(Device *d, const AttentionArgs &a, int64_t windows);
+/* For windows of more than 192 tokens. */
+bool attention_window_backward_fits(Device *d, const AttentionArgs &a, int64_t windows);
+Status attention_window_backward(Device *d, const AttentionArgs &a, int64_t windows);
 
 #endif

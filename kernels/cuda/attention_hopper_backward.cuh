@@ -1,0 +1,55 @@
+/* Pieces of both backwards of attention by warpgroups: products of 64 x 64, and the norms. */
+#ifndef TTV_KERNELS_CUDA_ATTENTION_HOPPER_BACKWARD_CUH
+#define TTV_KERNELS_CUDA_ATTENTION_HOPPER_BACKWARD_CUH
+
+#include "kernels/cuda/attention_hopper.cuh"
+
+#if HAVE_SM90A
+
+/* d (64 x 64) = a b of operands in shared memory, plus d when `keep`. */
+template <int TURNED_B>
+static __device__ __forceinline__ void wgmma_64(float (&d)[32], uint64_t a, uint64_t b, int keep) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "}, %32, %33, p, 1, 1, 0, %35;\n}\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+                   "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+                   "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
+                   "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+                   "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+                   "+f"(d[30]), "+f"(d[31])
+                 : "l"(a), "l"(b), "r"(keep), "n"(TURNED_B));
+}
+
+static __device__ __forceinline__ uint32_t pair_get(Shared at) {
+    uint32_t x;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+    return x;
+}
+
+/* g *= scale (the gradient of the row times its rate n, which has the pairs n[j] of two rows), then
+ * through the norm: rate (g - n mean(n g)). */
+static __device__ __forceinline__ void norm_back(float (&g)[32], const uint32_t (&n)[8][2],
+                                                 const float (&rate)[2], const AttentionArgs &a) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float sum = 0;
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            sum += low_of(n[j][half]) * g[4 * j + 2 * half] +
+                   high_of(n[j][half]) * g[4 * j + 2 * half + 1];
+        const float mean = a.q_w ? quad_sum(sum) * (1.0f / HEAD) : 0.0f;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            float *x = &g[4 * j + 2 * half];
+            x[0] = rate[half] * (x[0] - low_of(n[j][half]) * mean);
+            x[1] = rate[half] * (x[1] - high_of(n[j][half]) * mean);
+        }
+    }
+}
+
+#endif
+
+#endif
