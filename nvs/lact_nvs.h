@@ -26,7 +26,7 @@ typedef struct LactNvsConfig {
     int poses;                       /* PoseRule */
     double pose_margin;
     bool recompute; /* training keeps the input of each block only */
-    bool frugal;    /* training computes hidden values of the MLPs again (nn/tape.h) */
+    bool frugal;    /* training computes hidden values of the MLPs again, but for the last blocks */
 } LactNvsConfig;
 extern const Option lact_nvs_options[];
 
