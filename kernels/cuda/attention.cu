@@ -1,6 +1,7 @@
 /* Attention within windows (lact_nvs.md 3.2, 5.5): which path takes it, and the gradients of the
  * norms' weights. */
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/few_attention.cuh"
 
 /* ---- gradients of the weights ---------------------------------------------------------------- */
 
@@ -99,6 +100,9 @@ extern "C" Status attention_cuda(Device *d, Tensor o, Tensor lse, Tensor packed,
     a.lse = (float *)lse.data;
     const int64_t windows = packed.shape[0];
     if (attention_mma_fits(d, packed, heads) && is_aligned(o.data, 16)) {
+        const int64_t blocks = windows * heads * ceil_div(a.tokens, 64);
+        if (blocks <= backend_of(d)->sm_count && few_attention_fits(d, a))
+            return few_attention(d, a, windows);
         /* a block has a whole head: few of them leave the card idle */
         const bool many = windows * heads >= backend_of(d)->sm_count;
         return many && attention_hopper_fits(d, a) ? attention_hopper(d, a, windows)

@@ -52,6 +52,15 @@ static __device__ __forceinline__ RowSums powers(float (&s)[64], uint32_t (&p)[8
     return r;
 }
 
+/* Rates of the queries, four threads a row. */
+static __device__ __forceinline__ void query_rate(const AttentionArgs &a, Shared q, float *rates) {
+    const int row = threadIdx.x >> 2, part = threadIdx.x & 3;
+    float squares = square_sum(chunk_get(tile_at(q, row, 2 * part))) +
+                    square_sum(chunk_get(tile_at(q, row, 2 * part + 1)));
+    squares = quad_sum(squares);
+    if (part == 0) rates[row] = rate_of(a, squares);
+}
+
 /* Norms a key each, and leaves rates of the queries. */
 static __device__ __forceinline__ void norm(const AttentionArgs &a, Shared q, Shared k,
                                             const float *w, float *rates, int keys) {
@@ -65,7 +74,7 @@ static __device__ __forceinline__ void norm(const AttentionArgs &a, Shared q, Sh
             chunk_put(tile_at(k + WINDOW_BYTES, row, c), make_uint4(0, 0, 0, 0));
         }
     }
-    if (row < 64) rates[row] = window_rate(a, q, row);
+    query_rate(a, q, rates);
     shared_is_written();
 }
 

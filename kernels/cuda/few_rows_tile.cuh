@@ -1,4 +1,4 @@
-/* Pieces of products of few rows (few_rows.cu): the ring of tiles, norms, products, joined sums. */
+/* Pieces of products of few rows (few_rows.cu): the ring of tiles, products, joined sums. */
 #ifndef TTV_KERNELS_CUDA_FEW_ROWS_TILE_CUH
 #define TTV_KERNELS_CUDA_FEW_ROWS_TILE_CUH
 
@@ -22,7 +22,7 @@ typedef struct FewArgs {
     const float2 *sums;
     float2 *sums_out;
     int parts, rate; /* FewRate */
-    bool steady;     /* b has been written long ago */
+    bool steady;     /* what is a parameter has been written long ago */
     float eps, inverse;
 } FewArgs;
 
@@ -45,12 +45,14 @@ typedef enum FewEnd {
     END_GATE,     /* of both halves, times row factors */
 } FewEnd;
 
-template <int GROUPS, int WIDTH, int FORM, int END> struct FewShape {
+/* A block has 64 GROUPS rows and WIDTH columns; the SPLIT blocks of a cluster share the depth. */
+template <int GROUPS, int WIDTH, int SPLIT, int FORM, int END> struct FewShape {
+    static const int groups = GROUPS, width = WIDTH, split = SPLIT, form = FORM, end = END;
+    static const bool turned = FORM == FORM_TURNED || FORM == FORM_GATE, norm = FORM == FORM_NORM;
     static const int makers = 128 * GROUPS; /* threads that multiply */
     /* that make factors of rows, and a norm's shifts of columns */
-    static const int helpers =
-        FORM == FORM_NORM || END == END_GATE || END == END_RESIDUAL ? 128 : 0;
-    static const int threads = makers + helpers + 32; /* and one warp that copies */
+    static const int helpers = norm || END == END_GATE || END == END_RESIDUAL ? 128 : 0;
+    static const int threads = makers + helpers + 64; /* and a warp each that copies a and b */
     static const int a_bytes = GROUPS * TILE_BYTES, b_bytes = WIDTH * 128;
     static const int stage_bytes = a_bytes + b_bytes;
     static const int fit = RING_BYTES / stage_bytes;
@@ -150,152 +152,106 @@ static __device__ __forceinline__ void sums_add(float (&v)[4], Shared at, int ra
 typedef struct Share {
     int m0, n0, first, last;
     Shared data, full, empty; /* barriers of the stages: a and b are there; both are used up */
-    Shared weights;           /* of FORM_NORM: b is there, full: a is */
+    Shared weights;           /* of a norm: b is there, full: a is */
 } Share;
-
-/* First column of box j of b. */
-template <int FORM>
-static __device__ __forceinline__ int box_column(const FewArgs &g, const Share &s, int j) {
-    return FORM == FORM_GATE ? j * (g.n / 2) + s.n0 : s.n0 + 64 * j;
-}
-
-template <int WIDTH, int FORM>
-static __device__ __forceinline__ void weights_ahead(const FewArgs &g, const Share &s,
-                                                     const CUtensorMap *b, int first) {
-    for (int t = first; t < s.last; t++) {
-        if (FORM == FORM_TURNED || FORM == FORM_GATE) {
-            for (int j = 0; j < WIDTH / 64; j++) box_ahead(b, box_column<FORM>(g, s, j), 64 * t);
-        } else {
-            box_ahead(b, 64 * t, s.n0);
-        }
-    }
-}
-
-/* One tile of b. */
-template <int GROUPS, int WIDTH, int FORM, int END>
-static __device__ __forceinline__ void weights_fetch(const FewArgs &g, const Share &s,
-                                                     const CUtensorMap *b, int stage, int t) {
-    typedef FewShape<GROUPS, WIDTH, FORM, END> S;
-    const Shared to = s.data + stage * S::stage_bytes + S::a_bytes;
-    const Shared there = (FORM == FORM_NORM ? s.weights : s.full) + 8 * stage;
-    barrier_expect(there, FORM == FORM_NORM ? S::b_bytes : S::stage_bytes);
-    if (FORM == FORM_TURNED || FORM == FORM_GATE) {
-#pragma unroll
-        for (int j = 0; j < WIDTH / 64; j++)
-            box_fetch(to + j * TILE_BYTES, b, box_column<FORM>(g, s, j), 64 * t, there);
-    } else {
-        box_fetch(to, b, 64 * t, s.n0, there);
-    }
-}
-
-/* Tiles of b for the whole ring, before anything else is waited for. How many. */
-template <int GROUPS, int WIDTH, int FORM, int END>
-static __device__ __forceinline__ int weights_first(const FewArgs &g, const Share &s,
-                                                    const CUtensorMap *b) {
-    const int stages = FewShape<GROUPS, WIDTH, FORM, END>::stages;
-    const int count = s.last - s.first < stages ? s.last - s.first : stages;
-    for (int i = 0; i < count; i++)
-        weights_fetch<GROUPS, WIDTH, FORM, END>(g, s, b, i, s.first + i);
-    return count;
-}
-
-/* The rest: `there` tiles of b are under way. */
-template <int GROUPS, int WIDTH, int FORM, int END>
-static __device__ __forceinline__ void copy_tiles(const FewArgs &g, const Share &s,
-                                                  const CUtensorMap *a, const CUtensorMap *b,
-                                                  int there) {
-    typedef FewShape<GROUPS, WIDTH, FORM, END> S;
-    int stage = 0, phase = 1; /* the first round finds the stages empty */
-    for (int t = s.first; t < s.last; t++) {
-        const Shared full = s.full + 8 * stage;
-        if (t - s.first >= there) {
-            barrier_wait(s.empty + 8 * stage, phase);
-            weights_fetch<GROUPS, WIDTH, FORM, END>(g, s, b, stage, t);
-        }
-        if (FORM == FORM_NORM) barrier_expect(full, S::a_bytes);
-        box_fetch(s.data + stage * S::stage_bytes, a, 64 * t, s.m0, full);
-        if (++stage == S::stages) {
-            stage = 0;
-            phase ^= 1;
-        }
-    }
-}
-
-/* ---- layer norms behind the product ----
- *
- * LN(x) B' = rate (x w) B' - rate mean (w B'): the makers multiply x w, which the kernel before has
- * left, and helpers sum w B' from the tiles of b, long before x w is there.
- */
-
-/* Norm weights as A operands of products of 16 k: rows 0 and 8 are w in two parts, the others are
- * nothing. [step of 16 k][lane of the first four] */
-typedef uint4 ShiftTable[MOST_DEPTH / 16][4];
-
-static __device__ __forceinline__ uint32_t pack_left(float x, float y, uint32_t f) {
-    return pack2(x - low_of(f), y - high_of(f));
-}
-
-static __device__ __forceinline__ void shift_table(ShiftTable &table, const FewArgs &g,
-                                                   int thread) {
-    for (int i = thread; i < MOST_DEPTH / 16 * 4; i += 128) {
-        const int k = i / 4 * 16 + i % 4 * 2;
-        float w[4];
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const int at = k + (j & 1) + (j >> 1) * 8;
-            w[j] = at < g.k ? g.norm_w[at] : 0;
-        }
-        const uint32_t low = pack2(w[0], w[1]), high = pack2(w[2], w[3]);
-        table[i / 4][i % 4] =
-            make_uint4(low, pack_left(w[0], w[1], low), high, pack_left(w[2], w[3], high));
-    }
-}
 
 /* Where in the ring a role is. */
 typedef struct Turn {
     int stage, phase;
 } Turn;
 
-/* Adds steps t.. of w B'; warp `warp` has 16 of the 64 k of each. */
-template <int WIDTH, int END>
-static __device__ __forceinline__ void shifts_add(float (&sum)[WIDTH / 8][4], const Share &s,
-                                                  const ShiftTable &table, int t, int end,
-                                                  Turn &turn, int warp, int lane) {
-    typedef FewShape<1, WIDTH, FORM_NORM, END> S;
-    const Lanes lanes = lanes_init();
-    for (; t < end; t++) {
-        const Shared b = s.data + turn.stage * S::stage_bytes + S::a_bytes;
-        uint4 w = make_uint4(0, 0, 0, 0);
-        if (lane < 4) w = table[4 * t + warp][lane];
-        const uint32_t f[4] = {w.x, w.y, w.z, w.w};
-        barrier_wait(s.weights + 8 * turn.stage, turn.phase);
-#pragma unroll
-        for (int n = 0; n < WIDTH / 16; n++) {
-            uint32_t x[4];
-            matrix_get(x, region(b, lanes.beside, 16 * n, 2 * warp));
-            mma(sum[2 * n], f, x[0], x[1]);
-            mma(sum[2 * n + 1], f, x[2], x[3]);
-        }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(s.empty + 8 * turn.stage);
-        if (++turn.stage == S::stages) {
-            turn.stage = 0;
-            turn.phase ^= 1;
+template <typename S> static __device__ __forceinline__ void turn_next(Turn &t) {
+    if (++t.stage == S::stages) {
+        t.stage = 0;
+        t.phase ^= 1;
+    }
+}
+
+/* Steps that find the ring empty. */
+template <typename S> static __device__ __forceinline__ int first_steps(const Share &s) {
+    return min(s.last - s.first, S::stages);
+}
+
+/* First column of box j of b. */
+template <typename S>
+static __device__ __forceinline__ int box_column(const FewArgs &g, const Share &s, int j) {
+    return S::form == FORM_GATE ? j * (g.n / 2) + s.n0 : s.n0 + 64 * j;
+}
+
+/* Boxes of b from step t on, to the L2 cache. */
+template <typename S>
+static __device__ __forceinline__ void weights_ahead(const FewArgs &g, const Share &s,
+                                                     const CUtensorMap *b, int t) {
+    for (; t < s.last; t++) {
+        if (S::turned) {
+            for (int j = 0; j < S::width / 64; j++) box_ahead(b, box_column<S>(g, s, j), 64 * t);
+        } else {
+            box_ahead(b, 64 * t, s.n0);
         }
     }
 }
 
-template <int GROUPS, int WIDTH, int FORM, int END>
-static __device__ __forceinline__ void multiply(float (&sum)[WIDTH / 2], const Share &s,
+template <typename S>
+static __device__ __forceinline__ void weights_fetch(const FewArgs &g, const Share &s,
+                                                     const CUtensorMap *b, int stage, int t) {
+    const Shared to = s.data + stage * S::stage_bytes + S::a_bytes;
+    const Shared there = (S::norm ? s.weights : s.full) + 8 * stage;
+    barrier_expect(there, S::b_bytes);
+    if (S::turned) {
+#pragma unroll
+        for (int j = 0; j < S::width / 64; j++)
+            box_fetch(to + j * TILE_BYTES, b, box_column<S>(g, s, j), 64 * t, there);
+    } else {
+        box_fetch(to, b, 64 * t, s.n0, there);
+    }
+}
+
+/* Brings b, of which nothing may be read before the wait unless it is steady. */
+template <typename S>
+static __device__ __forceinline__ void copy_weights(const FewArgs &g, const Share &s,
+                                                    const CUtensorMap *b) {
+    const int ahead = first_steps<S>(s);
+    const bool speaks = blockIdx.y == 0; /* one block of those with the same columns */
+    if (!g.steady) {
+        if (speaks) weights_ahead<S>(g, s, b, s.first);
+        chain_only_wait();
+    }
+    for (int i = 0; i < ahead; i++) weights_fetch<S>(g, s, b, i, s.first + i);
+    if (g.steady && speaks) weights_ahead<S>(g, s, b, s.first + ahead);
+    Turn turn = {0, 0};
+    for (int t = s.first + ahead; t < s.last; t++, turn_next<S>(turn)) {
+        barrier_wait(s.empty + 8 * turn.stage, turn.phase);
+        weights_fetch<S>(g, s, b, turn.stage, t);
+    }
+}
+
+/* Brings a. */
+template <typename S>
+static __device__ __forceinline__ void copy_rows(const Share &s, const CUtensorMap *a) {
+    const int ahead = first_steps<S>(s);
+    for (int i = 0; i < ahead; i++) barrier_expect(s.full + 8 * i, S::a_bytes);
+    chain_only_wait();
+    Turn turn = {0, 1}; /* the first round finds the stages empty */
+    for (int t = s.first; t < s.last; t++, turn_next<S>(turn)) {
+        const Shared full = s.full + 8 * turn.stage;
+        if (t >= s.first + ahead) {
+            barrier_wait(s.empty + 8 * turn.stage, turn.phase);
+            barrier_expect(full, S::a_bytes);
+        }
+        box_fetch(s.data + turn.stage * S::stage_bytes, a, 64 * t, s.m0, full);
+    }
+}
+
+template <typename S>
+static __device__ __forceinline__ void multiply(float (&sum)[S::width / 2], const Share &s,
                                                 int group) {
-    typedef FewShape<GROUPS, WIDTH, FORM, END> S;
-    const int lane = threadIdx.x & 31, TURNED = FORM == FORM_TURNED || FORM == FORM_GATE;
-    int stage = 0, phase = 0;
+    const int lane = threadIdx.x & 31, TURNED = S::turned;
+    Turn turn = {0, 0};
     Shared before = 0;
-    for (int t = s.first; t < s.last; t++) {
-        const Shared at = s.data + stage * S::stage_bytes;
-        if (FORM == FORM_NORM) barrier_wait(s.weights + 8 * stage, phase);
-        barrier_wait(s.full + 8 * stage, phase);
+    for (int t = s.first; t < s.last; t++, turn_next<S>(turn)) {
+        const Shared at = s.data + turn.stage * S::stage_bytes;
+        if (S::norm) barrier_wait(s.weights + 8 * turn.stage, turn.phase);
+        barrier_wait(s.full + 8 * turn.stage, turn.phase);
         const uint64_t a = operand_straight(at + group * TILE_BYTES);
         const uint64_t b =
             TURNED ? operand_turned(at + S::a_bytes) : operand_straight(at + S::a_bytes);
@@ -306,11 +262,7 @@ static __device__ __forceinline__ void multiply(float (&sum)[WIDTH / 2], const S
         wgmma_commit();
         wgmma_wait<1>();
         if (before && lane == 0) barrier_arrive(before);
-        before = s.empty + 8 * stage;
-        if (++stage == S::stages) {
-            stage = 0;
-            phase ^= 1;
-        }
+        before = s.empty + 8 * turn.stage;
     }
     wgmma_wait<0>();
 }
@@ -320,27 +272,28 @@ template <int THREADS> static __device__ __forceinline__ void meet(int barrier) 
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(THREADS) : "memory");
 }
 
-/* The block's share of the sums of all blocks of the cluster: COUNT parts of 8 columns, in place of
- * what `sum` begins with. A gate's share is half of each half. */
-template <int GROUPS, int WIDTH, int SPLIT, int FORM>
-static __device__ __forceinline__ void join(float (&sum)[WIDTH / 2], Shared data, int part) {
-    const int threads = 128 * GROUPS, COUNT = WIDTH / 8 / SPLIT;
-    meet<threads>(1); /* the ring is not read any more */
+/* The block's share of the sums of all blocks that share the depth: COUNT parts of 8 columns, in
+ * place of what `sum` begins with. A gate's share is half of each half. */
+template <typename S>
+static __device__ __forceinline__ void join(float (&sum)[S::width / 2], const Share &s, int part) {
+    const int COUNT = S::width / 8 / S::split;
+    const bool gate = S::form == FORM_GATE;
+    meet<S::makers>(1); /* the ring is not read any more */
 #pragma unroll
-    for (int j = 0; j < WIDTH / 8; j++)
-        sums_put(data + (j * threads + threadIdx.x) * 16, &sum[4 * j]);
+    for (int j = 0; j < S::width / 8; j++)
+        sums_put(s.data + (j * S::makers + threadIdx.x) * 16, &sum[4 * j]);
     cluster_sync();
 #pragma unroll
-    for (int g = 0; g < COUNT; g++) {
-        const int half = FORM == FORM_GATE && g >= COUNT / 2;
-        const int j = FORM == FORM_GATE ? half * (WIDTH / 16 - COUNT / 2) + COUNT / 2 * part + g
-                                        : COUNT * part + g;
+    for (int c = 0; c < COUNT; c++) {
+        const int half = gate && c >= COUNT / 2;
+        const int j =
+            gate ? half * (S::width / 16 - COUNT / 2) + COUNT / 2 * part + c : COUNT * part + c;
         float v[4] = {};
 #pragma unroll
-        for (int rank = 0; rank < SPLIT; rank++)
-            sums_add(v, data + (j * threads + threadIdx.x) * 16, rank);
+        for (int rank = 0; rank < S::split; rank++)
+            sums_add(v, s.data + (j * S::makers + threadIdx.x) * 16, rank);
 #pragma unroll
-        for (int i = 0; i < 4; i++) sum[4 * g + i] = v[i];
+        for (int i = 0; i < 4; i++) sum[4 * c + i] = v[i];
     }
 }
 

@@ -3,7 +3,6 @@
  * makes row factors of them.
  */
 #include "kernels/cuda/chain.cuh"
-#include "kernels/cuda/few_attention.cuh"
 #include "kernels/cuda/few_rows.cuh"
 extern "C" {
 #include "kernels/view_blocks.h"
@@ -58,19 +57,6 @@ static Status residual_call(Device *d, ViewSums *s, FewCall g, Tensor x, Tensor 
     return few_rows(d, &g, &s->normal_parts);
 }
 
-static Status attention(Device *d, Tensor o, Tensor packed, const ViewBlock *b, const ViewForm *f) {
-    AttentionArgs a = {};
-    a.packed = packed.data, a.to = o.data;
-    a.q_w = (const float *)b->q_norm_w.data, a.k_w = (const float *)b->k_norm_w.data;
-    a.tokens = (int)packed.shape[1], a.heads = (int)f->heads;
-    a.width = (int)(tensor_last(packed) / (3 * f->heads));
-    a.scale = 1.0f / sqrtf((float)a.width);
-    a.eps = f->head_eps;
-    if (few_attention_fits(d, a)) return few_attention(d, a, packed.shape[0]);
-    return attention_cuda(d, o, tensor_none(), packed, b->q_norm_w, b->k_norm_w, f->heads,
-                          f->head_eps);
-}
-
 static Status attend(Device *d, ViewSums *s, Tensor x, const ViewBlock *b, const ViewForm *f) {
     const int64_t rows = tensor_rows(x), width = tensor_last(x), l = f->window;
     const Tensor packed = tensor_3d(f->wide.data, x.dtype, rows / l, l, 3 * width);
@@ -83,7 +69,8 @@ static Status attend(Device *d, ViewSums *s, Tensor x, const ViewBlock *b, const
         const FewCall g = call_of(f->u.data, rows, b->qkv_w, packed.data);
         TRY(few_rows(d, &g, NULL));
     }
-    TRY(attention(d, tensor_view3(f->o, rows / l, l, width), packed, b, f));
+    TRY(attention_cuda(d, tensor_view3(f->o, rows / l, l, width), tensor_none(), packed,
+                       b->q_norm_w, b->k_norm_w, f->heads, f->head_eps));
     return residual_call(d, s, call_of(f->o.data, rows, b->proj_w, NULL), x, f->u, &b->norm_w[1]);
 }
 

@@ -252,6 +252,10 @@ const OpCase cases_attention[] = {
     {"attention", attention_body, {1, 1, 2, 64}, BOTH, 4},
     {"attention", attention_body, {2, 256, 2, 64}, BOTH, 4},
     {"attention", attention_body, {3, 100, 1, 64, NO_NORM | NO_LSE}, BOTH, 4},
+    {"attention", attention_body, {2, 256, 3, 64, NO_LSE}, BOTH, 4},
+    {"attention", attention_body, {1, 130, 2, 64, NO_LSE}, BOTH, 4},
+    {"attention", attention_body, {3, 200, 1, 64, NO_NORM | NO_LSE}, BOTH, 4},
+    {"attention", attention_body, {1, 191, 1, 64, WIDE | NO_LSE}, BOTH, 16},
     {"attention", attention_body, {1, 65, 1, 64, WIDE}, BOTH, 16},
     {"attention", attention_body, {1, 327, 1, 64}, BOTH, 4},
     /* enough heads for a block each on a card */

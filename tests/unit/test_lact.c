@@ -240,6 +240,60 @@ static void write_then_read_is_forward(void **state) {
     }
 }
 
+/* Weights of the fused form in memory of the caller's. */
+static LactWeights weights_room(Layer *l, int64_t h) {
+    Tape *t = l->tape;
+    const int64_t heads = l->lact.heads, e = l->width / heads;
+    Tensor gates, back;
+    check_ok(tape_take(t, DTYPE_F32, 4, (int64_t[]){l->batch, heads, e, 2 * h}, &gates));
+    check_ok(tape_take(t, DTYPE_F32, 4, (int64_t[]){l->batch, heads, h, e}, &back));
+    return (LactWeights){tape_input(t, gates, "gates"), tape_input(t, back, "back")};
+}
+
+static void a_scene_is_forward(void **state) {
+    (void)state;
+    const char *const names[] = {"base", "ascent", "query_is_key"};
+    for (int i = 0; i < 3; i++)
+        for (int64_t inter = 1; inter < 3; inter++) {
+            Layer l;
+            layer_open(&l, 2, inter, names[i], DTYPE_F32);
+            l.writing = l.tokens;
+            double *whole = layer_infer(&l, l.x);
+            Tape *t = l.tape;
+            tape_reset(t, false);
+            assert_true(lact_scene_fits(&l.lact, t));
+            Var *x = layer_input(&l, l.x, l.tokens);
+            const LactWeights to = weights_room(&l, inter * l.width / 2),
+                              alone = weights_room(&l, inter * l.width / 2);
+            Var *y = lact_scene(&l.lact, t, x, NULL, to);
+            lact_scene_write(&l.lact, t, x, alone);
+            const LactFast fast = lact_write(&l.lact, t, x);
+            check_ok(tape_status(t));
+            double *parts = pull_doubles(l.device, y->value);
+            assert_true(relative(parts, whole, layer_count(&l), 0) < 2e-6);
+            const Var *const got[] = {to.gates, to.back, alone.gates, alone.back};
+            const Var *const want[] = {fast.fused.gates, fast.fused.back};
+            for (int j = 0; j < 4; j++) {
+                double *a = pull_doubles(l.device, got[j]->value);
+                double *b = pull_doubles(l.device, want[j % 2]->value);
+                assert_true(relative(a, b, tensor_count(got[j]->value), 0) < 2e-6);
+                free(a);
+                free(b);
+            }
+            free(parts);
+            free(whole);
+            layer_close(&l);
+        }
+    Layer l;
+    layer_open(&l, 2, 1, "V1", DTYPE_F32);
+    tape_reset(l.tape, false);
+    assert_false(lact_scene_fits(&l.lact, l.tape)); /* W0 and W2 stay as they are */
+    check_ok(lact_variant_by_name("base", &l.lact.variant));
+    tape_reset(l.tape, true);
+    assert_false(lact_scene_fits(&l.lact, l.tape));
+    layer_close(&l);
+}
+
 /* Guards against a switch that nobody reads; V5 is V4 (no momentum to leave out). */
 static void variants_differ(void **state) {
     (void)state;
@@ -403,6 +457,7 @@ int main(void) {
         cmocka_unit_test(gradients_are_slopes),
         cmocka_unit_test(fused_is_composed),
         cmocka_unit_test(write_then_read_is_forward),
+        cmocka_unit_test(a_scene_is_forward),
         cmocka_unit_test(variants_differ),
         cmocka_unit_test(who_writes_and_who_reads),
         cmocka_unit_test(zeros_are_harmless),
