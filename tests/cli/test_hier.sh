@@ -54,6 +54,11 @@ run 0 train "${hier[@]}" "${small_data[@]}" --epochs 2 "${mesa[@]}" --grad-check
 equal 'last loss of blocks computed twice' "$(loss_at thrifty 20)" "$(loss_at taught 20)"
 run 0 train "${hier[@]}" "${small_data[@]}" --epochs 1 "${mesa[@]}" --mesa-start 0 --precision bf16 -o narrow-taught
 run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 1 --model-ema --mesa 1 --mesa-start 0 -o plain-taught
+# in the first step the average is the model itself, whose probabilities are nearly even: log(10) more
+run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 1 --max-steps 1 -o plain-alone
+checks=$((checks + 1))
+awk "BEGIN {d = $(loss_at plain-taught 1) - $(loss_at plain-alone 1) - log(10); exit !(d < 0.02 && d > -0.02)}" ||
+    fail "the teacher adds $(loss_at plain-taught 1) - $(loss_at plain-alone 1), expected log(10)"
 run 2 train "${hier[@]}" "${small_data[@]}" --mesa 1 -o none
 tells 'needs --model-ema'
 
