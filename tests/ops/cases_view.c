@@ -245,6 +245,6 @@ const OpCase cases_view[] = {
     {"view_blocks", view_blocks_body, {1, 70, 35, 64, 1, 1, 64, 200}, IN_BOTH, 8},
     {"view_blocks", view_blocks_body, {1, 130, 65, 192, 3, 1, 128, 384}, IN_BOTH, 8},
     {"view_blocks", view_blocks_body, {1, 200, 200, 384, 6, 1, 384, 768}, IN_BF16, 8},
-    {"view_blocks", view_blocks_body, {1, 256, 256, 768, 12, 1, 768, 3072}, IN_BF16, 8},
+    {"view_blocks", view_blocks_body, {1, 132, 132, 768, 12, 1, 768, 3072}, IN_BF16, 8},
     {0},
 };
