@@ -107,6 +107,16 @@ d = json.load(open(sys.argv[1]))
 print(eval(sys.argv[2]))' "$1" "$2"
 }
 
+# Of run folders.
+same_weights() { # A B WHAT
+    checks=$((checks + 1))
+    cmp -s "$1/last.safetensors" "$2/last.safetensors" || fail "$3: the weights differ"
+}
+mean_loss() { # FOLDER FIRST LAST: of train rows, in millionths
+    awk -F, -v a="$2" -v b="$3" '$1 == "train" && $2 >= a && $2 <= b {s += $4; n++}
+        END {printf "%d", 1e6 * s / n}' "$1/metrics.csv"
+}
+
 # Weights of VGG16's and LPIPS's sizes, made up and small: lpips_weights FILE (needs python3)
 lpips_weights() {
     python3 - "$1" <<'PY'

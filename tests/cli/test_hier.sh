@@ -6,14 +6,6 @@
 # 32x32 pixels: maps of 8x8, 4x4, 2x2 tokens and a single one
 hier=(--model custom --stages 8x1x2,16x1x2,16x1x2,32x1x2 --img-size 32 --crop-pct 1 --batch-size 32 --warmup-epochs 0
     --lr 3e-3 --log-interval 1 --no-progress --workers 2)
-same_weights() { # A B WHAT
-    checks=$((checks + 1))
-    cmp -s "$1/last.safetensors" "$2/last.safetensors" || fail "$3: the weights differ"
-}
-mean_loss() { # FOLDER FIRST LAST: of train rows, in millionths
-    awk -F, -v a="$2" -v b="$3" '$1 == "train" && $2 >= a && $2 <= b {s += $4; n++}
-        END {printf "%d", 1e6 * s / n}' "$1/metrics.csv"
-}
 
 # ---- learning, in two ways that must give the same bits ----
 random=(--drop-path 0.2 --mixup 0.8 --cutmix 1 --mixup-prob 0.8 --reprob 0.5 --model-ema --model-ema-decay 0.9)

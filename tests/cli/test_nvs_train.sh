@@ -2,15 +2,6 @@
 # ttv nvs train: learning, the run folder, bit-exact resume, what is refused.
 . "$(dirname "$0")/nvs_lib.sh"
 
-same_weights() { # A B WHAT
-    checks=$((checks + 1))
-    cmp -s "$1/last.safetensors" "$2/last.safetensors" || fail "$3: the weights differ"
-}
-mean_loss() { # FOLDER FIRST LAST: of train rows, in millionths
-    awk -F, -v a="$2" -v b="$3" '$1 == "train" && $2 >= a && $2 <= b {s += $4; n++}
-        END {printf "%d", 1e6 * s / n}' "$1/metrics.csv"
-}
-
 # ---- a whole run ----
 run 0 nvs train "${tiny[@]}" --steps 200 --val-interval 100 -o straight --json
 json_ok out

@@ -2,10 +2,6 @@
 # ttv nvs train on several ranks: the run of one, the same bits every time, resume.
 . "$(dirname "$0")/nvs_lib.sh"
 
-same_weights() { # A B WHAT
-    checks=$((checks + 1))
-    cmp -s "$1/last.safetensors" "$2/last.safetensors" || fail "$3: the weights differ"
-}
 few=("${tiny[@]}" --steps 40 --model-ema)
 for ranks in 1 2 4; do
     run 0 nvs train "${few[@]}" -o of$ranks --ranks $ranks

@@ -2,11 +2,6 @@
 # Stopping and continuing: bit-exact resume, signals, locks.
 . "$(dirname "$0")/train_lib.sh"
 
-same_weights() { # A B WHAT
-    checks=$((checks + 1))
-    cmp -s "$1/last.safetensors" "$2/last.safetensors" || fail "$3: the weights differ"
-}
-
 # ---- straight, against a stop in the middle of an epoch and another number of workers ----
 # with every random stream in use: stochastic depth, mixing, erasing, flips, a policy
 random=(--drop-path 0.2 --mixup 0.8 --cutmix 1 --mixup-prob 0.8 --mixup-switch-prob 0.4 --reprob 0.5 --hflip 0.5
