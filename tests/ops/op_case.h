@@ -124,8 +124,8 @@ double random_normal(Run *r);
 extern const OpCase cases_elementwise[], cases_matmul[], cases_norm[], cases_dwconv[],
     cases_tokens[], cases_prepare[], cases_loss[], cases_optim[], cases_vittt[], cases_vittt_dwc[],
     cases_lact[], cases_newton_schulz[];
-extern const OpCase cases_decay[], cases_attention[], cases_fast_weights[], cases_chunk[],
-    cases_view[], cases_stages[];
+extern const OpCase cases_decay[], cases_attention[], cases_fast_weights[], cases_weight_step[],
+    cases_chunk[], cases_view[], cases_stages[];
 
 /* Scalar functions in double precision (vittt.md 0). */
 double sigma(double x);

@@ -1,0 +1,89 @@
+/* A LaCT layer with random parameters; shared by the test_lact*.c files. */
+#ifndef TTV_TESTS_UNIT_LACT_FIXTURE_H
+#define TTV_TESTS_UNIT_LACT_FIXTURE_H
+
+#include "core/memory.h"
+#include "ttt/lact.h"
+#include "vittt_fixture.h"
+
+typedef struct Layer {
+    Device *device;
+    Tape *tape;
+    Params params;
+    LactLayer lact;
+    int64_t batch, tokens, writing, width;
+    float *x, *dy;
+} Layer;
+
+static inline void layer_open(Layer *l, int64_t heads, int64_t inter_multi, const char *variant,
+                              DType act) {
+    LactVariant v;
+    *l = (Layer){.batch = 2, .tokens = 9, .writing = 6, .width = 8};
+    check_ok(device_open("cpu", &l->device));
+    params_init(&l->params, l->device);
+    check_ok(lact_variant_by_name(variant, &v));
+    check_ok(lact_register(&l->lact, &l->params, "f.", l->width, heads, inter_multi, v, 0.3f));
+    check_ok(params_build(&l->params, act, true));
+    for (int64_t i = 0; i < l->params.count; i++) {
+        Tensor master = l->params.items[i]->master;
+        float *values = malloc(tensor_bytes(master));
+        fill_normal(values, tensor_count(master), (uint64_t)i, 0.4);
+        check_ok(device_push(l->device, master, values));
+        free(values);
+    }
+    check_ok(params_refresh(&l->params));
+    check_ok(tape_new(l->device, &l->tape));
+    tape_set_act(l->tape, act);
+    const int64_t n = l->batch * l->tokens * l->width;
+    l->x = malloc(sizeof(float) * (size_t)n);
+    l->dy = malloc(sizeof(float) * (size_t)n);
+    fill_normal(l->x, n, 100, 1);
+    fill_normal(l->dy, n, 101, 1);
+}
+
+static inline void layer_close(Layer *l) {
+    free(l->x);
+    free(l->dy);
+    tape_free(l->tape);
+    params_free(&l->params);
+    device_close(l->device);
+}
+
+static inline int64_t layer_count(const Layer *l) {
+    return l->batch * l->tokens * l->width;
+}
+
+static inline Var *layer_input(Layer *l, const float *x, int64_t tokens) {
+    const int64_t shape[] = {l->batch, tokens, l->width};
+    return tape_input_grad(l->tape, push_floats(l->tape, x, tape_act(l->tape), 3, shape), "x");
+}
+
+/* y without recording. */
+static inline double *layer_infer(Layer *l, const float *x) {
+    tape_reset(l->tape, false);
+    Var *y = lact_forward(&l->lact, l->tape, layer_input(l, x, l->tokens), l->writing, NULL, NULL);
+    check_ok(tape_status(l->tape));
+    return pull_doubles(l->device, y->value);
+}
+
+/* sum(y dy) in doubles. */
+static inline double layer_loss(Layer *l) {
+    double *y = layer_infer(l, l->x), sum = 0;
+    for (int64_t i = 0; i < layer_count(l); i++) sum += y[i] * (double)l->dy[i];
+    free(y);
+    return sum;
+}
+
+static inline void layer_backward(Layer *l, Var **input) {
+    Tape *t = l->tape;
+    params_begin_step(&l->params);
+    tape_reset(t, true);
+    *input = layer_input(l, l->x, l->tokens);
+    const int64_t shape[] = {l->batch, l->tokens, l->width};
+    Tensor dy = push_floats(t, l->dy, DTYPE_F32, 3, shape);
+    Var *y = lact_forward(&l->lact, t, *input, l->writing, NULL, NULL);
+    check_ok(tape_backward(t, sum_of_products(t, y, dy), 1));
+    check_ok(params_finish_grads(&l->params));
+}
+
+#endif
