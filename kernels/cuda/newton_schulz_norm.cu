@@ -23,6 +23,7 @@ __global__ void IN_PARTS __launch_bounds__(THREADS)
     const int rank = cluster_rank(), lane = threadIdx.x & 31, m = blockIdx.x / PARTS;
     const int64_t base = (int64_t)m * count;
     float sum = 0;
+    cluster_sync(); /* no block's shared memory is written to before that block has begun */
 #pragma unroll 4
     for (int i = (rank * THREADS + threadIdx.x) * V; i < count; i += PARTS * THREADS * V) {
         float v[V];

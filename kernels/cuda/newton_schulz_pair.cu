@@ -69,18 +69,12 @@ static __device__ __forceinline__ void done_wait(const Ring &r, int chunk, int p
 }
 
 /* Rows of X as columns of X', for A. Those of a step that was written here (`event` >= 0) are there
- * when their columns are; the last columns of the first PUSHED strips come from their makers. */
+ * when their columns are. */
 static __device__ __forceinline__ void gram_fetch(const Ring &r, Turn &t, int rank,
                                                   const CUtensorMap *map, int y, int event) {
     for (int j = 0; j < CHUNKS; j++) {
         for (int i = 0; i < PER_CHUNK; i++) {
-            const bool last = i + 1 == PER_CHUNK;
-            if (event >= 0 && last && j < PUSHED) {
-                stage_take(r, t);
-                turn_next(t);
-                continue;
-            }
-            for (int c = 2 * i; event >= 0 && j == (last ? PUSHED : 0) && c < 2 * i + 2; c++)
+            for (int c = 2 * i; event >= 0 && j == 0 && c < 2 * i + 2; c++)
                 done_wait(r, c, event & 1);
             stage_fetch(r, t, rank, map, i * 128 + rank * 64, y + j * 64);
         }
@@ -114,51 +108,25 @@ static __device__ void copier_run(const Ring &r, const PairArgs &g, int rank) {
 
 /* ---- results to memory ---------------------------------------------------------------------- */
 
-/* Sends a box of shared memory to block `rank`'s. */
-static __device__ __forceinline__ void box_push(Shared to, Shared from, Shared barrier, int rank) {
-    asm volatile("{\n.reg .b32 to, barrier;\n"
-                 "mapa.shared::cluster.u32 to, %0, %4;\nmapa.shared::cluster.u32 barrier, %2, %4;\n"
-                 "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
-                 " [to], [%1], %3, [barrier];\n}\n" ::"r"(to),
-                 "r"(from), "r"(barrier), "r"(TILE_BYTES), "r"(rank)
-                 : "memory");
-}
-
-/* The last columns of X of strip `which` to the ring of both blocks, as number `stage` of all
- * stages: they are wanted before they would be there by way of memory. */
-static __device__ __forceinline__ void ends_push(const Ring &r, int which, int stage) {
-    const int slot = stage % STAGES;
-    const Shared to = r.data + slot * STAGE_BYTES;
-    barrier_wait(r.empty + 8 * slot, stage / STAGES & 1 ^ 1);
-    for (int b = 0; b < CLUSTER; b++)
-        for (int i = 0; i < 2; i++)
-            box_push(to + i * TILE_BYTES, kept_at(r, which, CHUNKS - 2 + i), r.full + 8 * slot, b);
-}
-
 /* The rows of maker `which`: all of A and X. */
 static __device__ void writer_run(const Ring &r, const PairArgs &g, int rank, int which) {
     const int down = rank * ROWS + which * 64, home = blockIdx.x / CLUSTER;
-    const bool pushes = rank * MAKERS + which < PUSHED;
-    int pass = 0, stage = PER_CHUNK * which + PER_CHUNK - 1; /* the one for ends of X */
+    int pass = 0;
     for (int m = home; m < g.n; m += gridDim.x / CLUSTER) {
         for (int i = 0; i < 2 * g.steps; i++, pass++) {
             const bool last = i + 1 == 2 * g.steps;
             const int number = i % 2 == 0 ? MAP_A : last ? MAP_U : map_of_x(i / 2 + 1);
-            if (i % 2) stage += 3 * CHUNKS * PER_CHUNK;
             for (int j = 0; j < CHUNKS; j++) {
-                const bool ends = pushes && i % 2 && !last && j + 1 == CHUNKS;
                 barrier_wait(r.staged + 8 * (which * CHUNKS + j), pass & 1);
                 if (!last || !g.wide) {
                     send_box(&g.map[number], j * 64, (last ? m : home) * SIZE + down,
                              kept_at(r, which, j));
                     sends_commit();
-                    if (ends && which < 2) ends_push(r, which, stage);
                     sends_done();
                 }
                 if (last) continue;
                 asm volatile("fence.proxy.async;" ::: "memory");
                 for (int b = 0; b < CLUSTER; b++) barrier_tell(r.done + 8 * j, b);
-                if (ends && which == 2) ends_push(r, which, stage); /* its stage is free later */
             }
         }
         barrier_arrive(r.idle);

@@ -12,7 +12,6 @@
 #define WARPS       (4 * MAKERS) /* of makers */
 #define PER_CHUNK   3            /* stages of the right operand: 128 k, two boxes */
 #define STAGES      5
-#define PUSHED      MAKERS /* strips of X whose last columns go from block to block */
 #define STAGE_BYTES (2 * TILE_BYTES)
 #define KEPT_BYTES  (MAKERS * CHUNKS * TILE_BYTES)
 #define SHARED      (KEPT_BYTES + STAGES * STAGE_BYTES + 1024 + 512)
