@@ -69,6 +69,7 @@ static Status open_folder(NvsTrainer *t) {
     } else if (!output_is_mine()) {
         TRY(mem_string(&t->run.path, settings.run.output));
     } else {
+        TRY(run_folder_check_events(settings.run.tensorboard));
         TRY(run_folder_create(&t->run, settings.run.output, settings.run.exist_ok));
     }
     t->options.run_folder = t->run.path;

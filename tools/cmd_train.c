@@ -105,12 +105,14 @@ static Status prepare_all(Trainer *t) {
 static Status open_folder(Trainer *t) {
     t->state.seed = (uint64_t)settings.train.seed;
     t->state.best_metric = NAN;
-    if (t->resuming)
+    if (t->resuming) {
         TRY(trainer_resume(t));
-    else if (output_is_mine())
+    } else if (output_is_mine()) {
+        TRY(run_folder_check_events(settings.run.tensorboard));
         TRY(run_folder_create(&t->run, settings.run.output, settings.run.exist_ok));
-    else
+    } else {
         TRY(mem_string(&t->run.path, settings.run.output));
+    }
     t->options.run_folder = t->run.path;
     t->run.columns = trainer_columns;
     t->run.tensorboard = settings.run.tensorboard;

@@ -123,6 +123,13 @@ static Status try_name(const char *path, bool exist_ok, bool *taken) {
     return STATUS_OK;
 }
 
+Status run_folder_check_events(const char *tensorboard) {
+    if (!*tensorboard) return STATUS_OK;
+    TRY(status_context(file_make_folder(tensorboard), "--tensorboard"));
+    if (access(tensorboard, W_OK | X_OK) == 0) return STATUS_OK;
+    return status_errno("--tensorboard: %s: a folder to write in was expected", tensorboard);
+}
+
 Status run_folder_create(RunFolder *r, const char *wanted, bool exist_ok) {
     *r = (RunFolder){.lock = -1};
     char base[PATH_ROOM - 16], path[PATH_ROOM];

@@ -44,6 +44,9 @@ typedef struct RunFolder {
     } kept[RUN_KINDS];
 } RunFolder;
 
+/* Makes the folder for event files, "": none; before run_folder_create, so that a refusal leaves no
+ * empty run folder behind. */
+Status run_folder_check_events(const char *tensorboard);
 /* A new folder `wanted`, or `wanted`-2, ...; an empty folder is taken as it is. exist_ok: `wanted`
  * itself, unless it holds a checkpoint. */
 Status run_folder_create(RunFolder *r, const char *wanted, bool exist_ok);

@@ -107,6 +107,8 @@ checks=$((checks + 1))
 echo >file
 run 4 train "${tiny[@]}" "${small_data[@]}" --epochs 1 -o runs/bad --tensorboard file
 tells 'file'
+checks=$((checks + 1))
+[ ! -e runs/bad ] || fail 'a refused --tensorboard leaves a run folder behind'
 
 # novel views
 . "$SOURCE/tests/cli/nvs_lib.sh"
@@ -114,4 +116,8 @@ run 0 nvs train "${tiny[@]}" --steps 6 --val-interval 3 -o views --tensorboard b
 python3 read.py boards/views >events.txt || fail 'boards/views cannot be read'
 checks=$((checks + 1))
 grep -q '^validation/val_psnr 6 ' events.txt && grep -q '^train/samples_per_s ' events.txt || fail 'no scores of novel views'
+run 4 nvs train "${tiny[@]}" --steps 6 -o bad_views --tensorboard file
+tells 'file'
+checks=$((checks + 1))
+[ ! -e bad_views ] || fail 'a refused --tensorboard leaves a run folder behind'
 finish
