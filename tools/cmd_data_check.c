@@ -43,10 +43,24 @@ static const Option check_options[] = {
     {NULL, OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL, NULL},
 };
 
+/* Here a corrupt file is a fault that is reported, whatever training makes of it: those keys are
+ * read, since training files have them, and have no flags. */
+static const Option *data_options_here(void) {
+    enum { ROOM = 64 };
+    static Option list[ROOM];
+    for (int i = 0; i < ROOM - 1 && data_options[i].key; i++) {
+        const char *key = data_options[i].key;
+        list[i] = data_options[i];
+        if (strcmp(key, "on_corrupt") == 0 || strcmp(key, "max_corrupt") == 0) list[i].flag = NULL;
+    }
+    return list;
+}
+
 static const Section *sections(int *count) {
     static Section list[2];
     list[0] = (Section){"check", check_options, &options};
-    *count = 1 + sections_fill(list + 1, 1, "data");
+    list[1] = (Section){"data", data_options_here(), &settings.data};
+    *count = 2;
     return list;
 }
 

@@ -203,4 +203,12 @@ fi
 
 run 0 data check --help
 says '--split'
+says '--data-dir'
+checks=$((checks + 1))
+grep -q -e '--on-corrupt' -e '--max-corrupt' <<<"$out" && fail '--help offers flags that do nothing here'
+run 2 data check "$DIGITS" --on-corrupt fail
+tells 'on-corrupt'
+printf '[data]\non_corrupt = fail\nmax_corrupt = 0\n' >strict.ini
+run 0 data check "$DIGITS" -c strict.ini
+says 'clean'
 finish
