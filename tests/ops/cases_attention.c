@@ -280,7 +280,7 @@ const OpCase cases_attention[] = {
     {"attention_backward", attention_backward_body, {1, 129, 2, 64}, BOTH, 4},
     {"attention_backward", attention_backward_body, {2, 200, 3, 64, NO_NORM}, IN_BF16, 4},
     {"attention_backward", attention_backward_body, {1, 193, 2, 64}, IN_BF16, 4},
-    {"attention_backward", attention_backward_body, {70, 256, 2, 64}, IN_BF16 | ONLY_CARD, 4},
+    {"attention_backward", attention_backward_body, {70, 256, 2, 64}, IN_BF16, 4},
     {"attention_backward", attention_backward_body, {256, 256, 12, 64}, BENCH, 0},
     {0},
 };

@@ -283,14 +283,14 @@ static void glu_backward_body(Run *r) {
         {slot, body, {2, 16, 16, 2, 64}, BOTH, 0}, {slot, body, {2, 14, 14, 3, 64}, BOTH, 0},      \
         {slot, body, {2, 7, 7, 2, 64, 3}, BOTH, 0}, {slot, body, {12, 17, 1, 24, 64}, BOTH, 1.5},  \
     {                                                                                              \
-        slot, body, {12, 13, 5, 24, 64}, BOTH | ONLY_CARD, 1.5                                     \
+        slot, body, {12, 13, 5, 24, 64}, BOTH, 1.5                                                 \
     }
 /* Heads of 32 come in pairs. */
 #define HEADS_32(slot, body)                                                                       \
     {slot, body, {1, 3, 5, 3, 32}, BOTH, 1.5}, {slot, body, {2, 16, 16, 2, 32}, BOTH, 0},          \
         {slot, body, {2, 5, 5, 1, 32}, BOTH, 1.5}, {slot, body, {2, 7, 7, 2, 32, 3}, BOTH, 0},     \
         {slot, body, {12, 17, 1, 47, 32}, BOTH, 1.5}, {                                            \
-        slot, body, {23, 13, 5, 23, 32}, BOTH | ONLY_CARD, 1.5                                     \
+        slot, body, {23, 13, 5, 23, 32}, BOTH, 1.5                                                 \
     }
 
 const OpCase cases_vittt[] = {

@@ -28,7 +28,6 @@ enum {
     IN_BOTH = 3,
     ONLY_BENCH = 4,  /* too large for the naive version */
     ANY_THREADS = 8, /* same bits whatever the number of CPU threads */
-    ONLY_CARD = 16,  /* more work than a card has blocks: to the CPU a small case says the same */
 };
 
 typedef struct Run Run;

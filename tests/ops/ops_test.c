@@ -161,7 +161,6 @@ static int list_units(const Options *o, Unit units[UNITS]) {
         for (const OpCase *c = tables[t]; c->slot; c++) {
             if (!slot_wanted(o, c->slot)) continue;
             if (((c->flags & ONLY_BENCH) != 0) != o->bench) continue;
-            if ((c->flags & ONLY_CARD) && strcmp(o->device, "cpu") == 0) continue;
             for (int dtype = 0; dtype < 2; dtype++) {
                 const DType act = dtype ? DTYPE_BF16 : DTYPE_F32;
                 if (!(c->flags & (dtype ? IN_BF16 : IN_F32))) continue;
