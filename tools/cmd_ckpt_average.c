@@ -7,8 +7,11 @@
 #include "core/memory.h"
 #include "nn/checkpoint.h"
 #include "tools/cli.h"
+#include "tools/inspect.h"
 #include "tools/model_io.h"
 #include "tools/weights_out.h"
+
+enum { SHAPE_BYTES = 96 };
 
 typedef struct AverageOptions {
     int weights; /* WeightsChoice */
@@ -102,14 +105,16 @@ static Status open_named(Average *a, int count, char **names) {
 /* ---- the mean ---- */
 
 static Status entry_like(const SafeFile *file, const SafeEntry *e, const SafeEntry **out) {
+    char shapes[2][SHAPE_BYTES];
     const SafeEntry *other = safetensors_find(file, e->name);
     if (!other)
         return status_set(STATUS_DATA, "%s has no tensor '%.200s'", safetensors_path(file),
                           e->name);
-    if (other->rank != e->rank ||
-        memcmp(other->shape, e->shape, sizeof *e->shape * (size_t)e->rank) != 0)
-        return status_set(STATUS_DATA, "%s: tensor '%.200s' has another shape than in the first",
-                          safetensors_path(file), e->name);
+    if (!entry_same_shape(other, e))
+        return status_set(
+            STATUS_DATA, "%s: tensor '%.200s' has shape %s, expected %s as in the first",
+            safetensors_path(file), e->name, entry_shape_text(other, shapes[0], sizeof shapes[0]),
+            entry_shape_text(e, shapes[1], sizeof shapes[1]));
     *out = other;
     return STATUS_OK;
 }

@@ -56,11 +56,6 @@ typedef struct Diff {
 
 /* ---- comparing ---- */
 
-static bool same_shape(const SafeEntry *a, const SafeEntry *b) {
-    return a->rank == b->rank &&
-           memcmp(a->shape, b->shape, sizeof *a->shape * (size_t)a->rank) == 0;
-}
-
 static TensorDiff compare_values(const SafeEntry *a, const SafeEntry *b) {
     TensorDiff d = {.a = a, .b = b};
     const int64_t count = (int64_t)(a->bytes / dtype_size(a->dtype));
@@ -106,7 +101,7 @@ static Status compare(Diff *d) {
     d->rows = block;
     for (int64_t i = 0; i < safetensors_count(a); i++) {
         const SafeEntry *x = safetensors_at(a, i), *y = safetensors_find(b, x->name);
-        if (y && same_shape(x, y))
+        if (y && entry_same_shape(x, y))
             add(d, compare_values(x, y));
         else
             add(d, (TensorDiff){x, y, 0, NAN, NAN});

@@ -16,7 +16,7 @@ static PruneOptions options;
 #define FIELD(name) offsetof(PruneOptions, name)
 static const Option prune_options[] = {
     {"keep", OPTION_INT, FIELD(keep), "0", 0, 1e9, NULL, "keep",
-     "steps to keep besides the last and the best"},
+     "steps to keep besides the last and the best; has to be given"},
     {"states", OPTION_BOOL, FIELD(states), "false", 0, 0, NULL, "states",
      "remove the training states (moments) of steps that stay, too, but for the last and the best: "
      "no run can be resumed from others"},

@@ -61,6 +61,7 @@ void inspection_print(const Inspection *i, bool tensors, bool stats);
 /* One JSON object. */
 Status inspection_json(const Inspection *i, bool tensors, bool stats, JsonWriter *w);
 
+bool entry_same_shape(const SafeEntry *a, const SafeEntry *b);
 /* Shape of an entry as "[2, 3]". */
 char *entry_shape_text(const SafeEntry *e, char *text, size_t size);
 

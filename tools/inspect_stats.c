@@ -59,6 +59,11 @@ TensorStats tensor_stats(const SafeEntry *e) {
     return s;
 }
 
+bool entry_same_shape(const SafeEntry *a, const SafeEntry *b) {
+    return a->rank == b->rank &&
+           memcmp(a->shape, b->shape, sizeof *a->shape * (size_t)a->rank) == 0;
+}
+
 char *entry_shape_text(const SafeEntry *e, char *text, size_t size) {
     size_t used = (size_t)snprintf(text, size, "[");
     for (int i = 0; i < e->rank && used < size; i++)

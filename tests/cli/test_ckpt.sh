@@ -75,6 +75,10 @@ tells 'exists'
 run 0 ckpt average "$RUN" other mean.safetensors --overwrite --dtype bf16
 run 3 ckpt average "$RUN" small x.safetensors
 tells 'tensors'
+run 0 "${train[@]}" --width 16 --epochs 1 -o narrow
+run 3 ckpt average "$RUN" narrow x.safetensors
+tells 'has shape [16'
+tells 'expected [32'
 run 4 ckpt average "$RUN" nowhere x.safetensors
 
 # ---- prune ----
