@@ -67,6 +67,10 @@ static int run(Config *config, int argc, char **argv) {
         return cli_usage(&command_data_index, "scenes and the file to write are expected");
     if (argc == 2 && strlen(argv[1]) >= sizeof views.write_index)
         return cli_usage(&command_data_index, "the file's name is too long");
+    if (argc == 2 && views.write_index[0])
+        return cli_usage(&command_data_index,
+                         "the file to write is named twice: %s and --write-index %s", argv[1],
+                         views.write_index);
     if (argc == 2) strcpy(views.write_index, argv[1]);
     if (!views.index[0] && !views.write_index[0])
         return cli_usage(&command_data_index, "no file to write the index to was named");

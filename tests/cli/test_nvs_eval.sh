@@ -142,6 +142,8 @@ run 1 data index --index more.json rooms --split train
 tells 'missing'
 run 2 data index rooms
 run 2 data index
+run 2 data index rooms x.json --write-index y.json
+tells 'named twice'
 run 3 data index rooms x.json --split none
 run 4 data index nowhere x.json
 finish
