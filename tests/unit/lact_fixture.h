@@ -24,14 +24,7 @@ static inline void layer_open(Layer *l, int64_t heads, int64_t inter_multi, cons
     check_ok(lact_variant_by_name(variant, &v));
     check_ok(lact_register(&l->lact, &l->params, "f.", l->width, heads, inter_multi, v, 0.3f));
     check_ok(params_build(&l->params, act, true));
-    for (int64_t i = 0; i < l->params.count; i++) {
-        Tensor master = l->params.items[i]->master;
-        float *values = malloc(tensor_bytes(master));
-        fill_normal(values, tensor_count(master), (uint64_t)i, 0.4);
-        check_ok(device_push(l->device, master, values));
-        free(values);
-    }
-    check_ok(params_refresh(&l->params));
+    params_fill_normal(&l->params, 0.4);
     check_ok(tape_new(l->device, &l->tape));
     tape_set_act(l->tape, act);
     const int64_t n = l->batch * l->tokens * l->width;

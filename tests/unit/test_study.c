@@ -149,14 +149,7 @@ static void layer_open(Layer *l, const char *variant, int64_t steps) {
     check_ok(lact_variant_by_name(variant, &v));
     check_ok(lact_register(&l->lact, &l->params, "f.", D, 2, INTER, v, 0.3f));
     check_ok(params_build(&l->params, DTYPE_F32, false));
-    for (int64_t i = 0; i < l->params.count; i++) {
-        Tensor master = l->params.items[i]->master;
-        float *values = malloc(tensor_bytes(master));
-        fill_normal(values, tensor_count(master), (uint64_t)i, 0.4);
-        check_ok(device_push(l->device, master, values));
-        free(values);
-    }
-    check_ok(params_refresh(&l->params));
+    params_fill_normal(&l->params, 0.4);
     check_ok(tape_new(l->device, &l->tape));
     l->lact.steps = steps;
     l->lact.trace = &l->trace;

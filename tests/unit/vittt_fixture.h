@@ -72,6 +72,18 @@ static inline void fill_normal(float *x, int64_t n, uint64_t stream, double scal
     for (int64_t i = 0; i < n; i++) x[i] = (float)(scale * rng_normal(&r));
 }
 
+/* All parameters N(0, scale^2), each of a stream of its own. */
+static inline void params_fill_normal(Params *p, double scale) {
+    for (int64_t i = 0; i < p->count; i++) {
+        Tensor master = p->items[i]->master;
+        float *values = malloc(tensor_bytes(master));
+        fill_normal(values, tensor_count(master), (uint64_t)i, scale);
+        check_ok(device_push(p->device, master, values));
+        free(values);
+    }
+    check_ok(params_refresh(p));
+}
+
 typedef struct Size {
     int64_t batch, height, width, channels, heads;
 } Size;
@@ -97,14 +109,7 @@ static inline void fixture_open(Fixture *f, Size size, DType act, double scale) 
     params_init(&f->params, f->device);
     check_ok(vittt_mixer_register(&f->mixer, &f->params, "attn.", size.channels, size.heads));
     check_ok(params_build(&f->params, act, true));
-    for (int64_t i = 0; i < f->params.count; i++) {
-        Tensor master = f->params.items[i]->master;
-        float *values = malloc(tensor_bytes(master));
-        fill_normal(values, tensor_count(master), (uint64_t)i, scale);
-        check_ok(device_push(f->device, master, values));
-        free(values);
-    }
-    check_ok(params_refresh(&f->params));
+    params_fill_normal(&f->params, scale);
     check_ok(tape_new(f->device, &f->tape));
     tape_set_act(f->tape, act);
     const int64_t n = fixture_count(f);
