@@ -99,6 +99,83 @@ static void blocks_are_equal_to_their_parts(void **unused) {
     }
 }
 
+/* ---- an MLP with a convolution in the middle ---------------------------------------------------
+ */
+
+enum { HIDDEN = 2 * WIDE, LOCAL_PARAMS = 6, LOCAL_MOST = 3 * VALUES + 1024 };
+
+static Var *local_composed(Tape *t, const LocalMlp *p, Var *x, Var *residual, Tensor scale) {
+    Var *hidden = op_gelu(t, op_linear(t, x, p->w1, p->b1));
+    Var *local = op_gelu(t, op_cpe(t, hidden, HEIGHT, WIDTH, p->taps, p->bias));
+    return op_linear_residual(t, local, p->w2, p->b2, residual, scale);
+}
+
+/* Values, without recording or with it, then the gradients of x, the residual and all parameters;
+ * their number. */
+static int64_t run_local(bool as_one, bool scaled, bool record, float *out) {
+    Device *d;
+    Params p;
+    Tape *t;
+    float in[2][VALUES], scale_in[SAMPLES_HERE] = {1.25f, 0, 1.25f};
+    const int64_t shape[] = {SAMPLES_HERE, TOKENS, WIDE}, samples = SAMPLES_HERE;
+    const int64_t wide = WIDE, hidden = HIDDEN;
+    const Init some = {INIT_NORMAL, 0.4f};
+    Tensor scale = tensor_none();
+    check_ok(device_open("cpu", &d));
+    params_init(&p, d);
+    const LocalMlp m = {.w1 = params_add(&p, "w1", 2, (int64_t[]){HIDDEN, WIDE}, some, 0),
+                        .b1 = params_add(&p, "b1", 1, &hidden, some, 0),
+                        .taps = params_add(&p, "taps", 4, (int64_t[]){HIDDEN, 1, 3, 3}, some, 0),
+                        .bias = params_add(&p, "bias", 1, &hidden, some, 0),
+                        .w2 = params_add(&p, "w2", 2, (int64_t[]){WIDE, HIDDEN}, some, 0),
+                        .b2 = params_add(&p, "b2", 1, &wide, some, 0)};
+    check_ok(params_build(&p, DTYPE_F32, true));
+    check_ok(params_initialise(&p, 3));
+    check_ok(tape_new(d, &t));
+    tape_reset(t, record);
+    params_begin_step(&p);
+    for (int i = 0; i < 2; i++) fill_normal(in[i], VALUES, 5 + (uint64_t)i, 1);
+    if (scaled) scale = push_floats(t, scale_in, DTYPE_F32, 1, &samples);
+    Var *x = tape_input_grad(t, push_floats(t, in[0], DTYPE_F32, 3, shape), "x");
+    Var *residual = tape_input_grad(t, push_floats(t, in[1], DTYPE_F32, 3, shape), "residual");
+    Var *y = as_one ? op_local_mlp_residual(t, x, HEIGHT, WIDTH, &m, residual, scale)
+                    : local_composed(t, &m, x, residual, scale);
+    check_ok(tape_status(t));
+    check_ok(device_pull(d, out, y->value));
+    int64_t count = VALUES;
+    if (record) {
+        Var *loss = op_mse(t, y, push_floats(t, in[0], DTYPE_F32, 3, shape));
+        check_ok(tape_backward(t, loss, 1));
+        Var *const of[] = {x, residual, m.w1, m.b1, m.taps, m.bias, m.w2, m.b2};
+        for (int i = 0; i < 2 + LOCAL_PARAMS; i++) {
+            assert_true(count + tensor_count(of[i]->grad) <= LOCAL_MOST);
+            check_ok(device_pull(d, out + count, of[i]->grad));
+            count += tensor_count(of[i]->grad);
+        }
+    }
+    tape_free(t);
+    params_free(&p);
+    device_close(d);
+    return count;
+}
+
+static void local_mlps_are_equal_to_their_parts(void **unused) {
+    (void)unused;
+    for (int i = 0; i < 4; i++) {
+        static float a[LOCAL_MOST], b[LOCAL_MOST];
+        const bool scaled = i & 1, record = i & 2;
+        const int64_t count = run_local(true, scaled, record, a);
+        double error = 0, norm = 0;
+        assert_int_equal(count, run_local(false, scaled, record, b));
+        for (int64_t j = 0; j < count; j++) {
+            error += ((double)a[j] - b[j]) * ((double)a[j] - b[j]);
+            norm += (double)b[j] * b[j];
+        }
+        assert_true(norm > 1e-3);
+        assert_true(error < 1e-11 * norm);
+    }
+}
+
 /* ---- images -----------------------------------------------------------------------------------
  */
 
@@ -144,6 +221,7 @@ static void images_in_patches_are_equal_to_patches_of_images(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_are_equal_to_their_parts),
+        cmocka_unit_test(local_mlps_are_equal_to_their_parts),
         cmocka_unit_test(images_in_patches_are_equal_to_patches_of_images),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
