@@ -169,7 +169,9 @@ static Values drawn_weights(Side *s) {
 static void spoil_weight(const Params *params, float *all, double factor) {
     for (int64_t i = 0; i < params->count; i++) {
         const Param *p = params->items[i];
-        if (strcmp(p->name, "blocks.1.mlp.fc2.weight") != 0) continue;
+        if (strcmp(p->name, "blocks.1.mlp.fc2.weight") != 0 &&
+            strcmp(p->name, "layers.1.blocks.1.mlp.fc2.weight") != 0) /* hierarchical */
+            continue;
         for (int64_t j = 0; j < tensor_count(p->master); j++) all[p->offset + j] *= (float)factor;
     }
 }
