@@ -150,7 +150,10 @@ Status ranks_agree(Loop *l, Status mine) {
     say(l, mine, &edge);
     TRY(peers_gather(comm_peers(l->options->comm), &edge, all, sizeof edge));
     for (int i = 0; i < ranks; i++) all[i].message[sizeof all[i].message - 1] = '\0';
+    const Status s = judge(all, ranks, mine);
+    /* A rank that failed may have no norm of this step: its own message says more. */
+    if (s != STATUS_OK && s != STATUS_STOPPED) return s;
     for (int i = 1; i < ranks; i++) TRY(compare(&all[0], &all[i], i));
     take_over(l, all);
-    return judge(all, ranks, mine);
+    return s;
 }
