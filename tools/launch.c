@@ -84,7 +84,11 @@ static void become_rank(int rank, int listener, pid_t parent, const sigset_t *ma
     const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
     /* Whatever ends the parent, no rank outlives it: it saves and stops. */
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (length <= 0 || getppid() != parent) _exit(70);
+    if (getppid() != parent) _exit(70);
+    if (length <= 0) {
+        complain("rank %d: /proc/self/exe, this program's own path: %s", rank, strerror(errno));
+        _exit(70);
+    }
     path[length] = '\0';
     set_number("RANK", rank);
     set_number("LOCAL_RANK", rank);
@@ -94,6 +98,7 @@ static void become_rank(int rank, int listener, pid_t parent, const sigset_t *ma
     }
     (void)sigprocmask(SIG_SETMASK, mask, NULL);
     execv(path, cli_argv);
+    complain("rank %d: cannot start '%s': %s", rank, path, strerror(errno));
     _exit(70);
 }
 
