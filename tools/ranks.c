@@ -112,12 +112,19 @@ static Status find_address(char *out, size_t size) {
     return STATUS_OK;
 }
 
-static int find_port(void) {
+static Status find_port(int *out) {
     int64_t port = DEFAULT_PORT;
-    if (number("TTV_LAUNCH_PORT", &port)) return (int)port; /* launch.c made it */
-    if (settings.dist.port > 0) return (int)settings.dist.port;
+    *out = (int)settings.dist.port;
+    if (number("TTV_LAUNCH_PORT", &port)) *out = (int)port; /* launch.c made it */
+    if (*out > 0) return STATUS_OK;
     (void)number("MASTER_PORT", &port);
-    return (int)port + 1; /* the port itself is the launcher's */
+    if (port > 65534)
+        return status_set(STATUS_USAGE,
+                          "MASTER_PORT is %lld: ranks meet at the port after it, 65535 at most; "
+                          "name another with --rdzv-port",
+                          (long long)port);
+    *out = (int)port + 1; /* the port itself is the launcher's */
+    return STATUS_OK;
 }
 
 /* ---- cards and threads ---- */
@@ -211,17 +218,24 @@ static void lost(void *user, const char *message) {
 Status ranks_join(void) {
     char address[512];
     int64_t listener = -1;
+    int port;
     if (place.ranks < 2) return STATUS_OK;
     if (settings.dist.ranks > 0 && settings.dist.ranks != place.ranks)
         return status_set(STATUS_USAGE, "--ranks %lld, but this process was started as one of %lld",
                           (long long)settings.dist.ranks, (long long)place.ranks);
+    if (place.ranks > PEERS_MAX || place.rank >= place.ranks) /* before they become an int */
+        return status_set(STATUS_USAGE,
+                          "the environment says rank %lld of %lld ranks: 1 to %d ranks are "
+                          "possible, counted from 0",
+                          (long long)place.rank, (long long)place.ranks, PEERS_MAX);
     TRY(find_address(address, sizeof address));
+    TRY(find_port(&port));
     output_rank((int)place.rank);
     if (place.rank == 0) (void)number("TTV_LISTENER", &listener);
     const PeersOptions o = {.rank = (int)place.rank,
                             .ranks = (int)place.ranks,
                             .address = address,
-                            .port = find_port(),
+                            .port = port,
                             .listener = (int)listener,
                             .run = run_number(),
                             .build = TTV_VERSION " " TTV_GIT_ID,

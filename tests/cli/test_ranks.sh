@@ -85,6 +85,10 @@ tells 'after 1 s these of 2 ranks had not come: 1'
 RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 run 75 train "${mine[@]}" --rdzv-timeout 1 --rdzv-port $PORT -o none
 tells '[rank 1] error: rank 1 did not reach rank 0 within 1 s'
 RANK=0 WORLD_SIZE=2 run 2 train "${mine[@]}" --ranks 3 -o none
+RANK=0 WORLD_SIZE=2 MASTER_PORT=65535 run 2 train "${mine[@]}" --rdzv-timeout 1 -o none
+tells 'MASTER_PORT is 65535: ranks meet at the port after it'
+RANK=4294967297 WORLD_SIZE=2 run 2 train "${mine[@]}" --rdzv-timeout 1 --rdzv-port $PORT -o none
+tells 'the environment says rank 4294967297 of 2 ranks'
 
 # ---- a picture that only one rank meets ends all, told by rank 0, and what was learnt is kept ----
 digits_folder torn 8
