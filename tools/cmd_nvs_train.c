@@ -94,6 +94,7 @@ static Status train(NvsTrainer *t) {
     signals_catch(train_request_stop);
     Status s = train_run(&task, &t->options, t->tape, &t->optim, &t->state,
                          output_is_mine() ? nvs_trainer_event : NULL, t);
+    if (s == STATUS_OK || s == STATUS_STOPPED) ranks_wait_saved();
     progress_end();
     nvs_data_print_failures(&t->data);
     if (t->state.skipped > 0)

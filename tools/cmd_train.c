@@ -145,6 +145,7 @@ static Status train(Trainer *t) {
     signals_catch(train_request_stop);
     Status s = train_run(&task, &t->options, t->tape, &t->optim, &t->state,
                          output_is_mine() ? trainer_event : NULL, t);
+    if (s == STATUS_OK || s == STATUS_STOPPED) ranks_wait_saved();
     progress_end();
     report_corrupt("training", t->data.train, t->data.train_loader);
     report_corrupt("validation", t->data.val, t->data.val_loader);

@@ -16,6 +16,9 @@ bool ranks_launch(int *code);
 /* Meets the other ranks; alone: nothing happens. From then on only rank 0 speaks. */
 Status ranks_join(void);
 void ranks_leave(bool well);
+/* After a run that went well or was stopped: until rank 0 has saved, too. The launcher takes the
+ * first that ends with a code for a failure, and ends the others 40 s later. */
+void ranks_wait_saved(void);
 
 Peers *ranks_peers(void); /* NULL: alone */
 int ranks_rank(void);
