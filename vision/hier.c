@@ -43,7 +43,11 @@ Status hier_stages_parse(const char *text, HierStages *out) {
     }
     while (*at == ' ') at++;
     if (*at == '\0') return STATUS_OK;
-    return status_set(STATUS_USAGE, "[model] stages '%.100s': more than four stages", text);
+    if (*at == ',')
+        return status_set(STATUS_USAGE, "[model] stages '%.100s': more than four stages", text);
+    return status_set(STATUS_USAGE,
+                      "[model] stages '%.100s': '%.20s' behind stage 4, expected nothing", text,
+                      at);
 }
 
 int64_t hier_stages_depth(const HierStages *s) {

@@ -354,6 +354,7 @@ static void mistakes(void **state) {
     refused("8x1x2,8x1x2,16x1x2", "stage 3 is not");
     refused("8x1x2,8x0x2,16x1x2,16x1x2", "stage 2 is not");
     refused("8x1x2,8x1x2,16x1x2,16x1x2,16x1x2", "more than four stages");
+    refused("8x1x2,8x1x2,16x1x2,16x1x2.5", "'.5' behind stage 4, expected nothing");
     refused("8x1x3,8x1x2,16x1x2,16x1x2", "width 8 of stage 1 is not a multiple of its 3 heads");
     refused("8x1x2,8x1x2,18x1x2,16x1x2", "width 18 of stage 3");
 }
