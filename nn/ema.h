@@ -1,4 +1,5 @@
-/* A moving average of the weights: average = decay average + (1 - decay) weights after every step.
+/* A moving average of the weights: average = decay average + (1 - decay) weights after every step,
+ * formed as weights + decay (average - weights): what never changes (tables) keeps its bits.
  *
  * It starts as a copy of the weights. A step that was skipped as non-finite leaves the weights as
  * they are, and the average moves towards them. Set as AdamW.ema it is part of the update, of
