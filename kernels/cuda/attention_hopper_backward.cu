@@ -21,11 +21,6 @@ typedef struct Numbers {
 #define SPARE_BYTES  (2 * TILE_BYTES)
 #define SHARED_BYTES (4 * WINDOW_BYTES + SUM_BYTES + SPARE_BYTES + 1024 + 16 + (int)sizeof(Numbers))
 
-/* Rows of packed, dout and o, in boxes of a window and a head. */
-typedef struct HeadMaps {
-    CUtensorMap packed, dout, o;
-} HeadMaps;
-
 #if HAVE_SM90A
 
 typedef struct Head {
@@ -195,11 +190,7 @@ static __device__ __forceinline__ void keys_put(const AttentionArgs &a, const He
     const int row = keys + row0 + (lane >> 2);
     uint32_t n[8][2];
     const float rate[2] = {h.numbers->k_rate[row], h.numbers->k_rate[row + 8]};
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        n[j][0] = pair_get(tile_at(h.k, row, j) + 4 * (lane & 3));
-        n[j][1] = pair_get(tile_at(h.k, row + 8, j) + 4 * (lane & 3));
-    }
+    rows_of_tile(n, h.k, row, lane);
 #pragma unroll
     for (int i = 0; i < 32; i++) dk[i] *= a.scale;
     norm_back(dk, n, rate, a);
@@ -243,13 +234,7 @@ static __device__ __forceinline__ void queries_put(const AttentionArgs &a, const
     float dq[32], rate[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) { /* the raw rows, which are copied over by now */
-        const bool real = row + 8 * half < a.tokens;
-        const bf16 *raw = (const bf16 *)a.packed + place + (real ? row + 8 * half : 0) * pitch;
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            const uint32_t x = *reinterpret_cast<const uint32_t *>(raw + 8 * j + 2 * (lane & 3));
-            n[j][half] = real ? x : 0;
-        }
+        row_get(n, half, a, place, pitch, row, lane);
         rate[half] = h.numbers->q_rate[row + 8 * half];
     }
 #pragma unroll
@@ -257,20 +242,7 @@ static __device__ __forceinline__ void queries_put(const AttentionArgs &a, const
         sums_load(&dq[4 * j], sums_at(h, first / 64, j));
         sums_store(sums_at(h, first / 64, j), 0, 0, 0, 0);
     }
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        const float2 w = *reinterpret_cast<const float2 *>(h.numbers->w + 8 * j + 2 * (lane & 3));
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            n[j][half] = scaled(n[j][half], rate[half], rate[half]);
-            float *x = &dq[4 * j + 2 * half];
-            sums[2 * j] += low_of(n[j][half]) * x[0];
-            sums[2 * j + 1] += high_of(n[j][half]) * x[1];
-            x[0] *= a.scale * w.x;
-            x[1] *= a.scale * w.y;
-        }
-    }
-    norm_back(dq, n, rate, a);
+    queries_back(dq, n, rate, sums, h.numbers->w, a, lane);
     warp_put(dq, (bf16 *)a.to + place + (first + row0) * pitch, pitch,
              h.staging + warp / 4 * TILE_BYTES, row0, a.tokens - first - row0, lanes, lane);
 }
@@ -278,13 +250,7 @@ static __device__ __forceinline__ void queries_put(const AttentionArgs &a, const
 /* The block's sums over queries, to weights[item]. */
 static __device__ __forceinline__ void sums_put(const AttentionArgs &a, const Head &h,
                                                 float (&sums)[16], int warp, int lane) {
-#pragma unroll
-    for (int i = 0; i < 16; i++) {
-        float x = sums[i];
-#pragma unroll
-        for (int mask = 4; mask < 32; mask *= 2) x += __shfl_xor_sync(0xffffffffu, x, mask);
-        if (lane < 4) h.numbers->sums[warp][i / 2 * 8 + 2 * lane + i % 2] = x;
-    }
+    warp_sums(h.numbers->sums, sums, warp, lane);
     __syncthreads();
     if (threadIdx.x >= HEAD || !a.weights) return;
     float all = 0;
@@ -364,11 +330,8 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 Status attention_hopper_backward(Device *d, const AttentionArgs &a, int64_t windows) {
     const int64_t items = windows * a.heads, most = backend_of(d)->sm_count;
-    const int64_t rows = windows * a.tokens, width = (int64_t)a.heads * HEAD;
     HeadMaps maps;
-    TRY(map_matrix(&maps.packed, a.packed, rows, 3 * width, a.tokens));
-    TRY(map_matrix(&maps.dout, a.dout, rows, width, a.tokens));
-    TRY(map_matrix(&maps.o, a.o, rows, width, a.tokens));
+    TRY(head_maps(&maps, a, windows, a.tokens));
     CUDA_TRY(cudaFuncSetAttribute(attention_hopper_backward_kernel,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES),
              "attention_backward: shared memory");

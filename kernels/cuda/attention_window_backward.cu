@@ -26,11 +26,6 @@ typedef struct Numbers {
     (4 * WINDOW_BYTES + TILES * ENTRY_BYTES + 3 * TILE_BYTES + 1024 + BARRIER_BYTES +              \
      (int)sizeof(Numbers))
 
-/* Rows of packed, dout and o in boxes of 64 rows of a head. */
-typedef struct HeadMaps {
-    CUtensorMap packed, dout, o;
-} HeadMaps;
-
 #if HAVE_SM90A
 
 typedef struct Room {
@@ -207,11 +202,7 @@ static __device__ __forceinline__ void keys_put(const AttentionArgs &a, const Ro
     const int row0 = 16 * warp, left = a.tokens - keys - row0, row = keys + row0 + (lane >> 2);
     uint32_t n[8][2];
     const float rate[2] = {r.numbers->k_rate[row], r.numbers->k_rate[row + 8]};
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        n[j][0] = pair_get(tile_at(r.k, row, j) + 4 * (lane & 3));
-        n[j][1] = pair_get(tile_at(r.k, row + 8, j) + 4 * (lane & 3));
-    }
+    rows_of_tile(n, r.k, row, lane);
 #pragma unroll
     for (int i = 0; i < 32; i++) dk[i] *= a.scale;
     norm_back(dk, n, rate, a);
@@ -266,15 +257,7 @@ static __device__ __forceinline__ void rows_get(uint32_t (&n)[8][2], const Atten
     const int64_t pitch = 3 * (int64_t)a.heads * HEAD;
     const int64_t place = packed_at(a, item / a.heads, 0, (int)(item % a.heads), 0);
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const bool real = row + 8 * half < a.tokens;
-        const bf16 *raw = (const bf16 *)a.packed + place + (real ? row + 8 * half : 0) * pitch;
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            const uint32_t x = *reinterpret_cast<const uint32_t *>(raw + 8 * j + 2 * (lane & 3));
-            n[j][half] = real ? x : 0;
-        }
-    }
+    for (int half = 0; half < 2; half++) row_get(n, half, a, place, pitch, row, lane);
 }
 
 /* dq of a tile to memory; adds to the weights' sums of the lane's 16 channels. */
@@ -284,20 +267,7 @@ static __device__ __forceinline__ void queries_put(const AttentionArgs &a, const
                                                    int lane) {
     const int row0 = 16 * warp, row = 64 * tile + row0 + (lane >> 2);
     const float rate[2] = {r.numbers->q_rate[row], r.numbers->q_rate[row + 8]};
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        const float2 w = *reinterpret_cast<const float2 *>(r.numbers->w + 8 * j + 2 * (lane & 3));
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            n[j][half] = scaled(n[j][half], rate[half], rate[half]);
-            float *x = &dq[4 * j + 2 * half];
-            sums[2 * j] += low_of(n[j][half]) * x[0];
-            sums[2 * j + 1] += high_of(n[j][half]) * x[1];
-            x[0] *= a.scale * w.x;
-            x[1] *= a.scale * w.y;
-        }
-    }
-    norm_back(dq, n, rate, a);
+    queries_back(dq, n, rate, sums, r.numbers->w, a, lane);
     const int first = 64 * tile + row0;
     bf16 *to = (bf16 *)a.to + packed_at(a, item / a.heads, 0, (int)(item % a.heads), first);
     warp_put(dq, to, 3 * (int64_t)a.heads * HEAD, r.out, row0, a.tokens - first, lanes, lane);
@@ -307,13 +277,7 @@ static __device__ __forceinline__ void queries_put(const AttentionArgs &a, const
 static __device__ __forceinline__ void sums_put(const AttentionArgs &a, const Room &r, int item,
                                                 float (&sums)[16], int warp, int lane) {
     if (!a.weights) return;
-#pragma unroll
-    for (int i = 0; i < 16; i++) {
-        float x = sums[i];
-#pragma unroll
-        for (int mask = 4; mask < 32; mask *= 2) x += __shfl_xor_sync(0xffffffffu, x, mask);
-        if (lane < 4) r.numbers->sums[warp][i / 2 * 8 + 2 * lane + i % 2] = x;
-    }
+    warp_sums(r.numbers->sums, sums, warp, lane);
     asm volatile("bar.sync 1, 128;" ::: "memory");
     if (threadIdx.x >= HEAD) return;
     float all = 0;
@@ -413,11 +377,8 @@ bool attention_window_backward_fits(Device *d, const AttentionArgs &a, int64_t w
 
 Status attention_window_backward(Device *d, const AttentionArgs &a, int64_t windows) {
     const int64_t items = windows * a.heads, most = backend_of(d)->sm_count;
-    const int64_t rows = windows * a.tokens, width = (int64_t)a.heads * HEAD;
     HeadMaps maps;
-    TRY(map_matrix(&maps.packed, a.packed, rows, 3 * width, 64));
-    TRY(map_matrix(&maps.dout, a.dout, rows, width, 64));
-    TRY(map_matrix(&maps.o, a.o, rows, width, a.tokens));
+    TRY(head_maps(&maps, a, windows, 64));
     CUDA_TRY(cudaFuncSetAttribute(attention_window_backward_kernel,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES),
              "attention_backward: shared memory");
