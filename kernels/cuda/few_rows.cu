@@ -1,8 +1,8 @@
 /* Products of few rows: a block has one tile of 64 or 128 rows, and of the depth a share; the
  * blocks of a cluster share it and join their sums in a fixed order.
  *
- * One warp copies tiles of a and b through a ring in shared memory; one or two warpgroups multiply
- * and write.
+ * A warp each copies tiles of a and of b through a ring in shared memory; one or two warpgroups
+ * multiply and write, another makes factors of rows and shifts of columns where they are wanted.
  */
 #include "kernels/cuda/chain.cuh"
 #include "kernels/cuda/few_rows_end.cuh"

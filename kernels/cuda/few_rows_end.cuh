@@ -123,7 +123,7 @@ static __device__ __forceinline__ void totals_put(const FewArgs &g, const float2
     }
 }
 
-/* The same of a gate: COUNT parts of the left half, then as many of the right one. */
+/* finish() of a gate: COUNT parts of the left half, then as many of the right one. */
 template <int COUNT>
 static __device__ __forceinline__ void finish_gate(const float *sum, const FewArgs &g,
                                                    const Place &at, const Factors &f) {

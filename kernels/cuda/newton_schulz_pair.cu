@@ -5,8 +5,8 @@
  * maker has its rows of the left operand in registers as a whole; the right operand comes box by
  * box through a ring, each block bringing half of it for both. Of a result 64 columns at a time go
  * to shared memory, where the copy engine takes them to memory as right operand of a coming
- * product; at the end of the product they come back to registers as its left operand. So nobody but
- * the other block reads results from memory, and B not even that one.
+ * product; at the end of the product they come back to registers as its left operand. So A and X
+ * are read from memory as right operands only, and B never goes there.
  *
  * Per step A = XX';  B = aI + bA + cAA;  X <- BX. The first X is g itself: the rate 1/(|g| +
  * offset) is multiplied into the first A (twice) and the first BX. The columns of A that come first
