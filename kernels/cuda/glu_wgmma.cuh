@@ -80,14 +80,6 @@ template <int N> static __device__ __forceinline__ void settle(uint32_t (&d)[N][
         asm volatile("" : "+r"(d[i][0]), "+r"(d[i][1]), "+r"(d[i][2]), "+r"(d[i][3])::"memory");
 }
 
-#define EIGHT(i)                                                                                   \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
-        "+f"(d[i + 6]), "+f"(d[i + 7])
-#define NAMES_8  "%0, %1, %2, %3, %4, %5, %6, %7"
-#define NAMES_16 NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define NAMES_24 NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
-#define NAMES_32 NAMES_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
-
 /* Low word of the descriptor of an operand that begins at `at` (operand_straight, operand_turned);
  * all operands here share the high word, so that a step along k is one addition. */
 static __device__ __forceinline__ uint32_t straight(Shared at) {
@@ -108,7 +100,7 @@ static __device__ __forceinline__ void product(float (&d)[32], uint64_t a, uint6
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32
                  "}, %32, %33, p, 1, 1, %35, 0;\n}\n"
-                 : EIGHT(0), EIGHT(8), EIGHT(16), EIGHT(24)
+                 : SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24)
                  : "l"(a), "l"(b), "r"(keep), "n"(TURNED_A)
                  : "memory");
 }
@@ -117,7 +109,7 @@ static __device__ __forceinline__ void product(float (&d)[24], uint64_t a, uint6
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %26, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {" NAMES_24
                  "}, %24, %25, p, 1, 1, %27, 0;\n}\n"
-                 : EIGHT(0), EIGHT(8), EIGHT(16)
+                 : SUMS_8(0), SUMS_8(8), SUMS_8(16)
                  : "l"(a), "l"(b), "r"(keep), "n"(TURNED_A)
                  : "memory");
 }
@@ -126,7 +118,7 @@ static __device__ __forceinline__ void product(float (&d)[8], uint64_t a, uint64
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %10, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {" NAMES_8
                  "}, %8, %9, p, 1, 1, %11, 0;\n}\n"
-                 : EIGHT(0)
+                 : SUMS_8(0)
                  : "l"(a), "l"(b), "r"(keep), "n"(TURNED_A)
                  : "memory");
 }
@@ -136,15 +128,10 @@ static __device__ __forceinline__ void product_add(float (&d)[32], const uint32_
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32
                  "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n"
-                 : EIGHT(0), EIGHT(8), EIGHT(16), EIGHT(24)
+                 : SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1)
                  : "memory");
 }
-#undef EIGHT
-#undef NAMES_8
-#undef NAMES_16
-#undef NAMES_24
-#undef NAMES_32
 
 /* d (j, token) = or += weights' tokens'. */
 template <int N>

@@ -235,21 +235,13 @@ static __device__ __forceinline__ void finish_sums(Sums &g, float c, float *out,
 
 /* ---- the pass over Q ---- */
 
-#define EIGHT(i)                                                                                   \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
-        "+f"(d[i + 6]), "+f"(d[i + 7])
-#define NAMES_8  "%0, %1, %2, %3, %4, %5, %6, %7"
-#define NAMES_16 NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define NAMES_24 NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
-#define NAMES_32 NAMES_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
-
 /* d (64 x 2 COUNT) = a (64 x 16, registers) b (16 x 2 COUNT, straight), plus d when `keep`. */
 static __device__ __forceinline__ void product_rows(float (&d)[32], const uint32_t (&a)[4],
                                                     uint64_t b, int keep) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32
                  "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}\n"
-                 : EIGHT(0), EIGHT(8), EIGHT(16), EIGHT(24)
+                 : SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep)
                  : "memory");
 }
@@ -258,7 +250,7 @@ static __device__ __forceinline__ void product_rows(float (&d)[24], const uint32
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %29, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {" NAMES_24
                  "}, {%24, %25, %26, %27}, %28, p, 1, 1, 0;\n}\n"
-                 : EIGHT(0), EIGHT(8), EIGHT(16)
+                 : SUMS_8(0), SUMS_8(8), SUMS_8(16)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep)
                  : "memory");
 }
@@ -267,15 +259,10 @@ static __device__ __forceinline__ void product_rows(float (&d)[8], const uint32_
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {" NAMES_8
                  "}, {%8, %9, %10, %11}, %12, p, 1, 1, 0;\n}\n"
-                 : EIGHT(0)
+                 : SUMS_8(0)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep)
                  : "memory");
 }
-#undef EIGHT
-#undef NAMES_8
-#undef NAMES_16
-#undef NAMES_24
-#undef NAMES_32
 
 template <int N>
 static __device__ __forceinline__ void read_start(float (&y1)[N], float (&y2)[N], Shared x,

@@ -158,12 +158,17 @@ template <int COUNT> static __device__ __forceinline__ void registers_down(void)
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-/* d (64 x 2 COUNT) = a (64 x 16) b (16 x 2 COUNT), plus d when `keep`; operands straight or turned.
- */
-#define EIGHT(i)                                                                                   \
+/* Accumulators of products: operands d[i] to d[i + 7], and the names of the first ones. */
+#define SUMS_8(i)                                                                                  \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
         "+f"(d[i + 6]), "+f"(d[i + 7])
+#define NAMES_8  "%0, %1, %2, %3, %4, %5, %6, %7"
+#define NAMES_16 NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define NAMES_24 NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define NAMES_32 NAMES_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
 
+/* d (64 x 2 COUNT) = a (64 x 16) b (16 x 2 COUNT), plus d when `keep`; operands straight or turned.
+ */
 template <int TURNED_B, int TURNED_A = 0>
 static __device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, int keep) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
@@ -179,9 +184,9 @@ static __device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64
                  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, "
                  "%125, %126, %127"
                  "}, %128, %129, p, 1, 1, %132, %131;\n}\n"
-                 : EIGHT(0), EIGHT(8), EIGHT(16), EIGHT(24), EIGHT(32), EIGHT(40), EIGHT(48),
-                   EIGHT(56), EIGHT(64), EIGHT(72), EIGHT(80), EIGHT(88), EIGHT(96), EIGHT(104),
-                   EIGHT(112), EIGHT(120)
+                 : SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24), SUMS_8(32), SUMS_8(40), SUMS_8(48),
+                   SUMS_8(56), SUMS_8(64), SUMS_8(72), SUMS_8(80), SUMS_8(88), SUMS_8(96),
+                   SUMS_8(104), SUMS_8(112), SUMS_8(120)
                  : "l"(a), "l"(b), "r"(keep), "n"(TURNED_B), "n"(TURNED_A));
 }
 
@@ -196,8 +201,8 @@ static __device__ __forceinline__ void wgmma(float (&d)[96], uint64_t a, uint64_
                  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
                  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
                  "}, %96, %97, p, 1, 1, %100, %99;\n}\n"
-                 : EIGHT(0), EIGHT(8), EIGHT(16), EIGHT(24), EIGHT(32), EIGHT(40), EIGHT(48),
-                   EIGHT(56), EIGHT(64), EIGHT(72), EIGHT(80), EIGHT(88)
+                 : SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24), SUMS_8(32), SUMS_8(40), SUMS_8(48),
+                   SUMS_8(56), SUMS_8(64), SUMS_8(72), SUMS_8(80), SUMS_8(88)
                  : "l"(a), "l"(b), "r"(keep), "n"(TURNED_B), "n"(TURNED_A));
 }
 
@@ -212,11 +217,10 @@ static __device__ __forceinline__ void wgmma_128(float (&d)[COUNT], uint64_t a, 
                  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
                  "}, %64, %65, p, 1, 1, %68, %67;\n}\n"
-                 : EIGHT(FIRST), EIGHT(FIRST + 8), EIGHT(FIRST + 16), EIGHT(FIRST + 24),
-                   EIGHT(FIRST + 32), EIGHT(FIRST + 40), EIGHT(FIRST + 48), EIGHT(FIRST + 56)
+                 : SUMS_8(FIRST), SUMS_8(FIRST + 8), SUMS_8(FIRST + 16), SUMS_8(FIRST + 24),
+                   SUMS_8(FIRST + 32), SUMS_8(FIRST + 40), SUMS_8(FIRST + 48), SUMS_8(FIRST + 56)
                  : "l"(a), "l"(b), "r"(keep), "n"(TURNED_B), "n"(TURNED_A));
 }
-#undef EIGHT
 
 /* The sums of the rows of a, turned, in every column of d: b is an operand of ones. */
 static __device__ __forceinline__ void wgmma_rows(float (&d)[4], uint64_t a, uint64_t ones,
