@@ -8,14 +8,11 @@
 #define TTV_KERNELS_CUDA_ATTENTION_HOPPER_CUH
 
 #include "kernels/cuda/attention_mma.cuh"
+#include "kernels/cuda/tensor_map.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 #define WINDOW       256 /* most tokens */
 #define WINDOW_BYTES (WINDOW * 128)
-
-/* Describes a BF16 matrix [rows, columns] to the copy engine, boxes of box_rows x 64
- * (gemm_ring.cuh). */
-Status map_matrix(CUtensorMap *map, const void *p, int64_t rows, int64_t columns, int box_rows);
 
 #if HAVE_SM90A
 

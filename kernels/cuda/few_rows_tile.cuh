@@ -3,15 +3,13 @@
 #define TTV_KERNELS_CUDA_FEW_ROWS_TILE_CUH
 
 #include "kernels/cuda/few_rows.cuh"
+#include "kernels/cuda/tensor_map.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 #define RING_BYTES (108 * 1024) /* two kernels find room on a multiprocessor */
 #define BARRIERS   256          /* bytes */
 #define MOST_DEPTH 1024         /* of a layer norm */
 #define AT_ONCE    16           /* partial sums of a thread */
-
-/* Describes a BF16 matrix (gemm_ring.cuh). */
-Status map_matrix(CUtensorMap *map, const void *p, int64_t rows, int64_t columns, int box_rows);
 
 typedef struct FewArgs {
     int m, n, k;

@@ -3,6 +3,7 @@
 #ifndef TTV_KERNELS_CUDA_GEMM_RING_CUH
 #define TTV_KERNELS_CUDA_GEMM_RING_CUH
 
+#include "kernels/cuda/tensor_map.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 #define ROWS         128 /* of a block's tile */
@@ -15,9 +16,6 @@
 #else
 #define IN_CLUSTERS /* an empty kernel that is never run */
 #endif
-
-/* Describes a BF16 matrix [rows, columns], read in boxes of box_rows x 64. */
-Status map_matrix(CUtensorMap *map, const void *p, int64_t rows, int64_t columns, int box_rows);
 
 #if HAVE_SM90A
 

@@ -317,14 +317,6 @@ bool pair_fits(Device *d, Tensor u, Tensor g, const NewtonSchulz *s) {
            n >= WORTH * ceil_div(n, clusters_of(d, n));
 }
 
-static Status map_rows(CUtensorMap *map, const void *p, int64_t matrices) {
-    const cuuint64_t size[2] = {SIZE, (cuuint64_t)(matrices * SIZE)};
-    const cuuint64_t pitch[1] = {SIZE * sizeof(bf16)};
-    const cuuint32_t box[2] = {64, 64};
-    return tensor_map(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, p, size, pitch, box,
-                      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
-}
-
 static Status pair_start(Device *d, const PairArgs *a, int clusters) {
     cudaLaunchAttribute attribute = {};
     cudaLaunchConfig_t config = {};
@@ -353,12 +345,12 @@ Status pair_run(Device *d, Tensor u, Tensor norms, Tensor g, const NewtonSchulz 
     a.norms = tensor_is_none(norms) ? NULL : (float *)norms.data;
     a.wide = u.dtype == DTYPE_F32 ? (float *)u.data : NULL;
     memcpy(a.triple, s->triple, sizeof a.triple);
-    TRY(map_rows(&a.map[MAP_G], g.data, n));
+    TRY(map_matrix(&a.map[MAP_G], g.data, n * SIZE, SIZE, 64));
     for (int i = MAP_X0; i <= MAP_A; i++) {
         void *room;
         TRY(scratch_take(d, sizeof(bf16) * SIZE * SIZE * clusters, &room));
-        TRY(map_rows(&a.map[i], room, clusters));
+        TRY(map_matrix(&a.map[i], room, clusters * SIZE, SIZE, 64));
     }
-    TRY(map_rows(&a.map[MAP_U], a.wide ? g.data : u.data, n));
+    TRY(map_matrix(&a.map[MAP_U], a.wide ? g.data : u.data, n * SIZE, SIZE, 64));
     return pair_start(d, &a, (int)clusters);
 }

@@ -35,3 +35,11 @@ Status tensor_map(CUtensorMap *map, CUtensorMapDataType type, int rank, const vo
                       "describing %d dimensions, dense size %llu, to the copy engine: error %d",
                       rank, (unsigned long long)size[0], code);
 }
+
+Status map_matrix(CUtensorMap *map, const void *p, int64_t rows, int64_t columns, int box_rows) {
+    const cuuint64_t size[2] = {(cuuint64_t)columns, (cuuint64_t)rows};
+    const cuuint64_t pitch[1] = {(cuuint64_t)columns * sizeof(bf16)};
+    const cuuint32_t box[2] = {64, (cuuint32_t)box_rows};
+    return tensor_map(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, p, size, pitch, box,
+                      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+}

@@ -13,5 +13,7 @@
 Status tensor_map(CUtensorMap *map, CUtensorMapDataType type, int rank, const void *p,
                   const cuuint64_t *size, const cuuint64_t *pitches, const cuuint32_t *box,
                   CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion);
+/* The same of a BF16 matrix [rows, columns], in boxes of box_rows x 64. */
+Status map_matrix(CUtensorMap *map, const void *p, int64_t rows, int64_t columns, int box_rows);
 
 #endif
