@@ -122,6 +122,16 @@ static Wire finish_connect(int fd, const struct addrinfo *a, double deadline) {
     return WIRE_OK;
 }
 
+/* While nobody listens at a port of the range that the kernel gives to connections, it may give
+ * this one that very port: TCP then joins it to itself, and rank 0 finds its port taken. */
+static bool reached_itself(int fd) {
+    struct sockaddr_storage own = {0}, other = {0};
+    socklen_t n = sizeof own, m = sizeof other;
+    return getsockname(fd, (struct sockaddr *)&own, &n) == 0 &&
+           getpeername(fd, (struct sockaddr *)&other, &m) == 0 && n == m &&
+           memcmp(&own, &other, n) == 0;
+}
+
 Status wire_connect(const char *address, int port, double deadline, int *fd) {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
     char service[16];
@@ -136,10 +146,11 @@ Status wire_connect(const char *address, int port, double deadline, int *fd) {
         const int s = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (s < 0) continue;
         const Wire w = finish_connect(s, a, deadline);
-        if (w == WIRE_OK) {
+        const bool itself = w == WIRE_OK && reached_itself(s);
+        if (w == WIRE_OK && !itself) {
             *fd = s;
         } else {
-            error = w == WIRE_LATE ? ETIMEDOUT : errno;
+            error = itself ? ECONNREFUSED : w == WIRE_LATE ? ETIMEDOUT : errno;
             close(s);
         }
     }
