@@ -106,6 +106,13 @@ Tensor tensor_view(Tensor t, int rank, const int64_t *shape) {
     return view;
 }
 
+Tensor tensor_part(Tensor t, int64_t first, int64_t count) {
+    const int64_t each = tensor_count(t) / t.shape[0];
+    t.data = (char *)t.data + (size_t)(first * each) * dtype_size(t.dtype);
+    t.shape[0] = count;
+    return t;
+}
+
 Tensor tensor_view2(Tensor t, int64_t a, int64_t b) {
     return tensor_view(t, 2, (const int64_t[]){a, b});
 }

@@ -62,6 +62,8 @@ Tensor tensor_view(Tensor t, int rank, const int64_t *shape);
 Tensor tensor_view2(Tensor t, int64_t a, int64_t b);
 Tensor tensor_view3(Tensor t, int64_t a, int64_t b, int64_t c);
 Tensor tensor_view4(Tensor t, int64_t a, int64_t b, int64_t c, int64_t d);
+/* [first, first + count) of the first dimension, which is not 0, e.g. some samples of a batch. */
+Tensor tensor_part(Tensor t, int64_t first, int64_t count);
 
 /* Writes "[2, 3, 4]" into text (cut at `size`); returns text. */
 char *tensor_shape_text(Tensor t, char *text, size_t size);

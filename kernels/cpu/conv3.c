@@ -63,14 +63,6 @@ static int64_t part_of(const Places *p, DType dtype) {
     return min_i64(p->batch, max_i64(1, COLUMN_BYTES / each));
 }
 
-/* Samples [first, first + count) of a tensor that begins with the batch. */
-static Tensor samples_of(Tensor t, int64_t first, int64_t count) {
-    const int64_t each = tensor_count(t) / t.shape[0];
-    t.data = (char *)t.data + (size_t)(first * each) * dtype_size(t.dtype);
-    t.shape[0] = count;
-    return t;
-}
-
 static Tensor rows_of(Tensor t) {
     return tensor_view2(t, tensor_rows(t), tensor_last(t));
 }
@@ -90,8 +82,8 @@ static Status conv3(Device *d, Tensor y, Tensor x, Tensor w, int64_t stride) {
         const int64_t count = min_i64(part, p.batch - at);
         Tensor columns;
         TRY(take_columns(d, &p, count, x.dtype, &columns));
-        unfold(columns, samples_of(x, at, count), stride);
-        TRY(linear_cpu(d, rows_of(samples_of(y, at, count)), tensor_none(), columns, matrix,
+        unfold(columns, tensor_part(x, at, count), stride);
+        TRY(linear_cpu(d, rows_of(tensor_part(y, at, count)), tensor_none(), columns, matrix,
                        tensor_none(), ACT_NONE));
     }
     return STATUS_OK;
@@ -129,9 +121,9 @@ static Status conv3_backward(Device *d, Grad dx, Grad dw, Tensor dy, Tensor x, T
     for (int64_t at = 0; at < p.batch; at += part) {
         const int64_t count = min_i64(part, p.batch - at);
         Grad to = dx;
-        if (dx.t.data) to.t = samples_of(dx.t, at, count);
+        if (dx.t.data) to.t = tensor_part(dx.t, at, count);
         arena_reset(&d->scratch);
-        TRY(part_backward(d, to, dw, samples_of(dy, at, count), samples_of(x, at, count), matrix,
+        TRY(part_backward(d, to, dw, tensor_part(dy, at, count), tensor_part(x, at, count), matrix,
                           stride));
         dw.add = true;
     }

@@ -88,14 +88,6 @@ static int64_t part_of(const Places &p, DType dtype) {
     return part < p.batch ? part : p.batch;
 }
 
-/* Samples [first, first + count) of a tensor that begins with the batch. */
-static Tensor samples_of(Tensor t, int64_t first, int64_t count) {
-    const int64_t each = tensor_count(t) / t.shape[0];
-    t.data = (char *)t.data + (size_t)(first * each) * dtype_size(t.dtype);
-    t.shape[0] = count;
-    return t;
-}
-
 static Tensor rows_of(Tensor t) {
     return tensor_view2(t, tensor_rows(t), tensor_last(t));
 }
@@ -112,12 +104,12 @@ static Status conv3(Device *d, Tensor y, Tensor x, Tensor w, int64_t stride) {
     const Tensor matrix = tensor_view2(w, w.shape[0], 9 * w.shape[1]);
     for (int64_t at = 0; at < batch; at += part) {
         const int64_t count = part < batch - at ? part : batch - at;
-        const Tensor some = samples_of(x, at, count);
+        const Tensor some = tensor_part(x, at, count);
         Tensor columns;
         TRY(take_columns(d, places_of(some, stride), x.dtype, &columns));
         unfold(d, columns, some, places_of(some, stride));
         TRY(launched("conv3"));
-        TRY(linear_cuda(d, rows_of(samples_of(y, at, count)), tensor_none(), columns, matrix,
+        TRY(linear_cuda(d, rows_of(tensor_part(y, at, count)), tensor_none(), columns, matrix,
                         tensor_none(), ACT_NONE));
     }
     return STATUS_OK;
@@ -161,11 +153,11 @@ static Status backward(Device *d, Grad dx, Grad dw, Tensor dy, Tensor x, Tensor 
     if (dw.t.data) dw.t = tensor_view2(dw.t, w.shape[0], 9 * w.shape[1]);
     for (int64_t at = 0; at < batch; at += part) {
         const int64_t count = part < batch - at ? part : batch - at;
-        const Tensor some = samples_of(x, at, count);
+        const Tensor some = tensor_part(x, at, count);
         Grad to = dx;
-        if (dx.t.data) to.t = samples_of(dx.t, at, count);
+        if (dx.t.data) to.t = tensor_part(dx.t, at, count);
         scratch_done(d);
-        TRY(part_backward(d, to, dw, samples_of(dy, at, count), some, matrix,
+        TRY(part_backward(d, to, dw, tensor_part(dy, at, count), some, matrix,
                           places_of(some, stride)));
         dw.add = true;
     }
