@@ -1,5 +1,4 @@
-/* What the products written for Hopper share: tiles, the ring of stages, descriptions of matrices
- * for the copy engine. */
+/* What the products written for Hopper share: tiles, the ring of stages. */
 #ifndef TTV_KERNELS_CUDA_GEMM_RING_CUH
 #define TTV_KERNELS_CUDA_GEMM_RING_CUH
 
