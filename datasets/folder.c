@@ -15,7 +15,8 @@ enum { SHOWN = 300 };
 
 const Option data_options[] = {
     {"root", OPTION_STRING, FIELD(root), "", 0, 0, NULL, "data-dir",
-     "folder with <split>/<class>/<image>, a tar file of one, or a comma list of tar files"},
+     "folder with <split>/<class>/<image>, a tar file of one, or tar files or WebDataset shards "
+     "(a.tar,b.tar or 'train-{000..127}.tar')"},
     {"train_split", OPTION_STRING, FIELD(train_split), "train", 0, 0, NULL, "train-split",
      "folder name of the training images"},
     {"val_split", OPTION_STRING, FIELD(val_split), "val", 0, 0, NULL, "val-split",
@@ -59,8 +60,12 @@ struct Dataset {
     Scan scan;
 };
 
+/* Shards may each count their samples from 0. */
 static int by_path(const void *a, const void *b, void *user) {
-    return strcmp(scan_inside(user, a), scan_inside(user, b));
+    const Found *x = a, *y = b;
+    int order = strcmp(scan_inside(user, a), scan_inside(user, b));
+    if (order != 0 || x->label_text == 0 || y->label_text == 0) return order;
+    return x->archive < y->archive ? -1 : x->archive > y->archive;
 }
 
 static int by_label_and_path(const void *a, const void *b, void *user) {
@@ -173,11 +178,21 @@ static Status apply_limit(Scan *s, int64_t limit) {
     return status;
 }
 
+static bool has_own_labels(const Scan *s) {
+    for (int64_t i = 0; i < s->count; i++)
+        if (s->files[i].label_text != 0) return true;
+    return false;
+}
+
 static Status label_split(Scan *s, const DataConfig *c, const char *split, ClassList *classes) {
     if (s->count == 0) return no_images(s, split);
     TRY(sort_by_path(s));
-    TRY(nested_count(s) > 0 ? label_nested(s, c, split, classes)
-                            : label_flat(s, c, split, classes));
+    if (has_own_labels(s)) {
+        TRY(classes_from_shards(s, c, classes));
+    } else {
+        TRY(nested_count(s) > 0 ? label_nested(s, c, split, classes)
+                                : label_flat(s, c, split, classes));
+    }
     if (s->count == 0) return no_images(s, split);
     sort_by_label(s);
     TRY(apply_limit(s, limit_of(c, split)));

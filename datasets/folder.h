@@ -2,9 +2,11 @@
  * file.
  *
  *   root/train/<class>/<image>, root/val/<class>/<image>     (also root/<class>/... with split "")
- *   root may be a tar of such a tree, a comma list of tars (parts of one tree), or hold <split>.tar
- * / <split>-*.tar; .tar.gz is refused with the command that unpacks it. flat val/ with a labels
- * file: "name index", "name wnid", LOC_val_solution.csv
+ *   root may be a tar of such a tree, a comma list of tars (parts of one tree), or a folder of tars
+ *   whose names hold the split as a word; braces are written out ("train-{000..127}.tar"). A tar of
+ *   tars is one of class folders. .tar.gz is refused with the command that unpacks it.
+ *   WebDataset shards: KEY.jpg beside KEY.cls or KEY.json (folder_shards.c)
+ *   flat val/ with a labels file: "name index", "name wnid", LOC_val_solution.csv
  *
  * Class index = byte-order rank of the folder name (or `class_order` natural | file). Names
  * starting with a dot are ignored, symlinks keep the link's class, dangling links are reported, an
@@ -55,6 +57,10 @@ Status class_list_copy(ClassList *dst, const ClassList *src);
  * otherwise folders are matched against it and any difference is reported. */
 Status dataset_open(const DataConfig *c, const char *split, ClassList *classes, Dataset **out);
 void dataset_close(Dataset *d);
+
+/* Whether the root seems to have that split; true, too, where it cannot be read, so that opening it
+ * tells why. */
+bool dataset_has_split(const char *root, const char *split);
 
 int64_t dataset_count(const Dataset *d);
 const char *dataset_name(const Dataset *d, int64_t i); /* path, or "archive.tar:member" */

@@ -8,7 +8,7 @@
 #include "core/memory.h"
 #include "datasets/folder_internal.h"
 
-enum { SHOWN = 64 };
+enum { SHOWN = 64, MAX_DIGITS = 9, MAX_CLASSES = 1000000 /* of model.classes */ };
 
 void class_list_free(ClassList *c) {
     for (int64_t i = 0; i < c->count; i++) {
@@ -209,15 +209,69 @@ Status class_names_unique(const char *const *names, int64_t count, ClassList *ou
     return s;
 }
 
+Status class_map_read(const char *path, ClassList *out) {
+    TRY(read_class_map(path, out));
+    Status s = check_unique(out, path);
+    if (s != STATUS_OK) class_list_free(out);
+    return s;
+}
+
+bool class_parse_index(const char *text, int64_t *value) {
+    size_t digits = digits_at(text);
+    *value = 0;
+    if (digits == 0 || digits > MAX_DIGITS || text[digits] != '\0') return false;
+    for (size_t i = 0; i < digits; i++) *value = 10 * *value + text[i] - '0';
+    return true;
+}
+
+Status classes_numbered(int64_t count, const char *what, ClassList *out) {
+    void *block;
+    *out = (ClassList){0};
+    if (count > MAX_CLASSES)
+        return status_set(STATUS_DATA,
+                          "%s: class index %lld, but a data set has at most %d classes", what,
+                          (long long)(count - 1), MAX_CLASSES);
+    TRY(mem_alloc(&block, count, sizeof(char *), "class names"));
+    *out = (ClassList){.names = block};
+    for (int64_t i = 0; i < count; i++) {
+        char text[24];
+        snprintf(text, sizeof text, "%lld", (long long)i);
+        TRY(mem_string(&out->names[i], text));
+        out->count++;
+    }
+    return STATUS_OK;
+}
+
+void warn_empty_classes(const Scan *s) {
+    char shown[300];
+    if (s->report.empty_classes == 0) return;
+    log_warn("%s: %lld of %lld classes have no image; they keep their index",
+             text_printable(s->place, shown, sizeof shown), (long long)s->report.empty_classes,
+             (long long)s->report.classes);
+}
+
+Status count_used_classes(Scan *s, int64_t classes) {
+    void *block;
+    int64_t used = 0;
+    TRY(mem_alloc(&block, classes, 1, "class use"));
+    uint8_t *seen = block;
+    for (int64_t i = 0; i < s->count; i++) {
+        used += !seen[s->files[i].label];
+        seen[s->files[i].label] = 1;
+    }
+    mem_free(seen);
+    s->report.classes = classes;
+    s->report.empty_classes = classes - used;
+    warn_empty_classes(s);
+    return STATUS_OK;
+}
+
 static Status mapped_classes(const DataConfig *c, ClassList *out) {
     if (c->class_map[0] == '\0') {
         return status_set(STATUS_USAGE,
                           "data.class_order = file needs data.class_map (--class-map FILE)");
     }
-    TRY(read_class_map(c->class_map, out));
-    Status s = check_unique(out, c->class_map);
-    if (s != STATUS_OK) class_list_free(out);
-    return s;
+    return class_map_read(c->class_map, out);
 }
 
 Status classes_from_names(const DataConfig *c, const char *const *names, int64_t count,

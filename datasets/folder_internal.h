@@ -25,6 +25,7 @@ typedef struct Found {
     int32_t archive; /* -1: a file of its own */
     int64_t member;
     int64_t label;
+    size_t label_text; /* in the pool: what the shard says of it; 0: nothing (a name lies there) */
 } Found;
 
 typedef struct Scan {
@@ -47,6 +48,19 @@ static inline const char *scan_inside(const Scan *s, const Found *f) {
     return s->pool.text + f->name + f->inside;
 }
 
+/* ---- folder_parts.c ---- */
+
+typedef struct NameList {
+    char **names;
+    int64_t count, capacity;
+} NameList;
+void name_list_free(NameList *l);
+Status name_list_add(NameList *l, const char *name, size_t length);
+/* The files that data.root names, {a,b} and {000..127} written out, in the order of the text. */
+Status root_parts(const char *root, NameList *out);
+/* Whether the name of a tar file holds the split as a word of its own: imagenet-train-000.tar. */
+bool part_names_split(const char *path, const char *split);
+
 /* ---- folder_scan.c ---- */
 
 /* Adds an image, or counts it as hidden or other by its path below the split folder. */
@@ -64,8 +78,22 @@ Status scan_source(Scan *s, const DataConfig *c, const char *split);
 
 /* Members below `split` of a tar, at whatever depth it first occurs. `whole`: an archive of one
  * split, taken as it is when no such folder is in it. *found tells whether the archive had
- * anything. */
+ * anything. The tars in a tar are its class folders (ILSVRC2012_img_train.tar). */
 Status scan_tar(Scan *s, const char *path, const char *split, bool whole, bool *found);
+
+/* Whether a folder of that name is in the archive; true where it cannot be read. */
+bool tar_has_split(const char *path, const char *split);
+
+/* ---- folder_shards.c ---- */
+
+/* Whether the members below `folder` (its first `length` bytes) are samples of a WebDataset shard:
+ * pictures with a label beside them. */
+bool shard_has_labels(const Tar *t, const char *folder, size_t length);
+/* Adds its samples; scan_name is prefix + the rest of the member's name. */
+Status shard_add(Scan *s, const Tar *t, const char *prefix, const char *folder, size_t length,
+                 int32_t archive);
+/* Labels a split of shards, fills an empty class list. */
+Status classes_from_shards(Scan *s, const DataConfig *c, ClassList *classes);
 
 /* ---- folder_classes.c ---- */
 
@@ -87,6 +115,16 @@ bool class_names_are_numbers(const ClassList *l);
 /* A class list out of folder names: in the configured order, or the one of class_map. */
 Status classes_from_names(const DataConfig *c, const char *const *names, int64_t count,
                           ClassList *out);
+/* Class names "0", "1", ... when nothing better is known; `what` asks for them, in messages. */
+Status classes_numbered(int64_t count, const char *what, ClassList *out);
+/* Index of a class as a text of at most 9 digits. */
+bool class_parse_index(const char *text, int64_t *value);
+/* The list in a file of one name a line. */
+Status class_map_read(const char *path, ClassList *out);
+/* Says so where the report has classes without images. */
+void warn_empty_classes(const Scan *s);
+/* How many classes have images goes into the report, with a warning. All files are labelled. */
+Status count_used_classes(Scan *s, int64_t classes);
 /* Readable names from c->class_names, when given and not yet known. */
 Status classes_add_readable(const DataConfig *c, ClassList *classes);
 

@@ -71,17 +71,6 @@ static void split_line(char *line, char **name, char **label) {
     cut_at_space(*label); /* LOC_val_solution.csv goes on with boxes */
 }
 
-static bool parse_index(const char *s, int64_t *value) {
-    int64_t v = 0;
-    if (*s == '\0' || strlen(s) > 9) return false;
-    for (; *s != '\0'; s++) {
-        if (!isdigit((unsigned char)*s)) return false;
-        v = 10 * v + (*s - '0');
-    }
-    *value = v;
-    return true;
-}
-
 static Status add_row(Labels *l, char *line) {
     char *name, *label;
     int64_t index;
@@ -101,7 +90,7 @@ static Status add_row(Labels *l, char *line) {
     }
     Row row = {.label = label, .line = l->lines.number};
     if (name != NULL) row.name = stem_of(name, &row.length);
-    bool number = parse_index(label, &index);
+    bool number = class_parse_index(label, &index);
     if (number && (l->count == 0 || index < l->min)) l->min = index;
     if (number && (l->count == 0 || index > l->max)) l->max = index;
     l->numeric = number && (l->count == 0 || l->numeric);
@@ -189,20 +178,6 @@ static Status align_rows(Labels *l, const Scan *s, Row **order) {
     return STATUS_OK;
 }
 
-/* Class names "0", "1", ... when nothing better is known. */
-static Status number_classes(int64_t count, ClassList *out) {
-    void *block;
-    TRY(mem_alloc(&block, count, sizeof(char *), "class names"));
-    *out = (ClassList){.names = block};
-    for (int64_t i = 0; i < count; i++) {
-        char text[24];
-        snprintf(text, sizeof text, "%lld", (long long)i);
-        TRY(mem_string(&out->names[i], text));
-        out->count++;
-    }
-    return STATUS_OK;
-}
-
 static Status label_classes(const Labels *l, const DataConfig *c, ClassList *out) {
     if (l->numeric) {
         if (l->min > 0) {
@@ -210,7 +185,7 @@ static Status label_classes(const Labels *l, const DataConfig *c, ClassList *out
                 STATUS_DATA, "%s: class numbers run from %lld to %lld; indices from 0 are expected",
                 l->lines.shown, (long long)l->min, (long long)l->max);
         }
-        return number_classes(l->max + 1, out);
+        return classes_numbered(l->max + 1, l->lines.shown, out);
     }
     void *block;
     TRY(mem_alloc(&block, l->count, sizeof(char *), "class names"));
@@ -235,7 +210,7 @@ static Status set_labels(const Labels *l, Scan *s, const ClassIndex *x, Row *con
         const Row *row = l->bare ? &l->rows[i] : order[i];
         int64_t label = -1;
         if (l->numeric) {
-            parse_index(row->label, &label);
+            class_parse_index(row->label, &label);
         } else {
             label = class_find(x, row->label, strlen(row->label));
         }
@@ -266,30 +241,14 @@ static Status label_scan(Labels *l, Scan *s, const DataConfig *c, ClassList *cla
     return status;
 }
 
-static void count_classes(Scan *s, const ClassList *classes, uint8_t *seen) {
-    int64_t used = 0;
-    for (int64_t i = 0; i < s->count; i++) {
-        used += !seen[s->files[i].label];
-        seen[s->files[i].label] = 1;
-    }
-    s->report.classes = classes->count;
-    s->report.empty_classes = classes->count - used;
-}
-
 Status classes_from_labels(Scan *s, const DataConfig *c, const char *labels_path,
                            ClassList *classes) {
     Labels l = {0};
     bool fresh = classes->count == 0;
-    void *seen;
     Status status = text_lines_open(labels_path, &l.lines);
     if (status == STATUS_OK) status = label_scan(&l, s, c, classes);
     labels_free(&l);
-    if (status == STATUS_OK) status = mem_alloc(&seen, classes->count, 1, "class use");
-    if (status != STATUS_OK) {
-        if (fresh) class_list_free(classes);
-        return status;
-    }
-    count_classes(s, classes, seen);
-    mem_free(seen);
-    return STATUS_OK;
+    if (status == STATUS_OK) status = count_used_classes(s, classes->count);
+    if (status != STATUS_OK && fresh) class_list_free(classes);
+    return status;
 }

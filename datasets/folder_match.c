@@ -110,14 +110,6 @@ static Status label_files(Scan *s, const ClassIndex *index) {
     return STATUS_OK;
 }
 
-static void warn_empty(const Scan *s) {
-    char shown[300];
-    if (s->report.empty_classes == 0) return;
-    log_warn("%s: %lld of %lld classes have no image; they keep their index",
-             text_printable(s->place, shown, sizeof shown), (long long)s->report.empty_classes,
-             (long long)s->report.classes);
-}
-
 /* `folders` in byte order, each once. */
 static Status label_with(Scan *s, const DataConfig *c, const ClassList *folders,
                          ClassList *classes) {
@@ -129,7 +121,7 @@ static Status label_with(Scan *s, const DataConfig *c, const ClassList *folders,
     Status status = match_folders(s, folders, classes, &index);
     if (status == STATUS_OK) status = label_files(s, &index);
     class_index_free(&index);
-    if (status == STATUS_OK) warn_empty(s);
+    if (status == STATUS_OK) warn_empty_classes(s);
     return status;
 }
 

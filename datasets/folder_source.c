@@ -9,41 +9,16 @@
 #include "core/memory.h"
 #include "datasets/folder_internal.h"
 
-enum { SHOWN = 300, MAX_LISTED = 8, MAX_PARTS = 4096 };
-
-/* Names in a folder, sorted; for `<split>-*.tar` and for messages. */
-typedef struct Listing {
-    char **names;
-    int64_t count, capacity;
-} Listing;
-
-static void listing_free(Listing *l) {
-    for (int64_t i = 0; i < l->count; i++) mem_free(l->names[i]);
-    mem_free(l->names);
-    *l = (Listing){0};
-}
+enum { SHOWN = 300, MAX_LISTED = 8 };
 
 static int compare_names(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static Status listing_add(Listing *l, const char *name) {
-    if (l->count == l->capacity) {
-        void *block = l->names;
-        int64_t capacity = l->capacity > 0 ? 2 * l->capacity : 32;
-        TRY(mem_grow(&block, capacity, sizeof(char *), "list of a folder"));
-        l->names = block;
-        l->capacity = capacity;
-    }
-    TRY(mem_string(&l->names[l->count], name));
-    l->count++;
-    return STATUS_OK;
-}
-
 /* Entries that are not hidden and match `pattern` (NULL: all). */
-static Status listing_read(const char *path, const char *pattern, Listing *l) {
+static Status listing_read(const char *path, const char *pattern, NameList *l) {
     Status s = STATUS_OK;
-    *l = (Listing){0};
+    *l = (NameList){0};
     DIR *dir = opendir(path);
     if (dir == NULL) {
         char shown[SHOWN];
@@ -51,11 +26,12 @@ static Status listing_read(const char *path, const char *pattern, Listing *l) {
     }
     for (const struct dirent *e; s == STATUS_OK && (e = readdir(dir)) != NULL;) {
         if (e->d_name[0] == '.') continue;
-        if (pattern == NULL || fnmatch(pattern, e->d_name, 0) == 0) s = listing_add(l, e->d_name);
+        if (pattern == NULL || fnmatch(pattern, e->d_name, 0) == 0)
+            s = name_list_add(l, e->d_name, strlen(e->d_name));
     }
     closedir(dir);
     if (s != STATUS_OK) {
-        listing_free(l);
+        name_list_free(l);
         return s;
     }
     if (l->count > 1) qsort(l->names, (size_t)l->count, sizeof(char *), compare_names);
@@ -63,7 +39,7 @@ static Status listing_read(const char *path, const char *pattern, Listing *l) {
 }
 
 /* "a, b, c, ... (12 in all)", printable. */
-static void listing_text(const Listing *l, char *text, size_t size) {
+static void listing_text(const NameList *l, char *text, size_t size) {
     size_t used = 0;
     text[0] = '\0';
     for (int64_t i = 0; i < l->count && i < MAX_LISTED && used < size; i++) {
@@ -77,7 +53,7 @@ static void listing_text(const Listing *l, char *text, size_t size) {
     if (l->count == 0) snprintf(text, size, "nothing");
 }
 
-static bool has_compressed(const Listing *l) {
+static bool has_compressed(const NameList *l) {
     for (int64_t i = 0; i < l->count; i++) {
         if (fnmatch("*.tar.gz", l->names[i], 0) == 0 || fnmatch("*.tgz", l->names[i], 0) == 0) {
             return true;
@@ -87,43 +63,34 @@ static bool has_compressed(const Listing *l) {
 }
 
 static Status no_split(const char *root, const char *split) {
-    Listing l;
+    NameList l;
     char text[400], shown[SHOWN];
     TRY(listing_read(root, NULL, &l));
     listing_text(&l, text, sizeof text);
     const char *hint = has_compressed(&l)
                            ? "compressed archives: gunzip them first"
                            : "class folders directly in the root: set the split name to nothing";
-    listing_free(&l);
+    name_list_free(&l);
     return status_set(STATUS_DATA,
-                      "%s: no folder '%s', no %s.tar and no %s-*.tar in it; it holds: %s (%s)",
-                      text_printable(root, shown, sizeof shown), split, split, split, text, hint);
+                      "%s: no folder '%s' and no tar file named after it in it; it holds: %s (%s)",
+                      text_printable(root, shown, sizeof shown), split, text, hint);
 }
 
-/* <split>.tar and <split>-*.tar in a folder. */
-static Status scan_split_tars(Scan *s, const char *root, const char *split, bool *any) {
-    Listing l = {0};
-    char *one = NULL, *pattern = NULL;
-    size_t offset;
-    TextPool text = {0};
-    Status status = pool_add(&text, split, "-*.tar", "", &offset);
-    if (status == STATUS_OK) status = pool_add(&text, split, ".tar", "", &offset);
-    if (status == STATUS_OK) {
-        pattern = text.text;
-        one = text.text + offset;
-        status = listing_read(root, NULL, &l);
-    }
+/* The tar files in a folder whose names hold the split, all of them for NULL. */
+static Status scan_tars_of(Scan *s, const char *root, const char *split, bool *any) {
+    NameList l = {0};
+    Status status = listing_read(root, "*.tar", &l);
     for (int64_t i = 0; status == STATUS_OK && i < l.count; i++) {
-        if (strcmp(l.names[i], one) != 0 && fnmatch(pattern, l.names[i], 0) != 0) continue;
         char *path;
         bool found;
+        if (split != NULL && !part_names_split(l.names[i], split)) continue;
         status = path_join(&path, root, l.names[i]);
-        if (status == STATUS_OK) status = scan_tar(s, path, split, true, &found);
+        if (status != STATUS_OK) break;
+        status = scan_tar(s, path, split != NULL ? split : "", true, &found);
         mem_free(path);
         *any = true;
     }
-    listing_free(&l);
-    mem_free(text.text);
+    name_list_free(&l);
     return status;
 }
 
@@ -169,59 +136,58 @@ static Status scan_root_folder(Scan *s, const DataConfig *c, const char *root, c
     if (folder != NULL) {
         Status status = scan_folder(s, folder, c->follow_symlinks);
         s->place = folder;
+        if (status == STATUS_OK && s->count == 0 && split[0] != '\0')
+            status = scan_tars_of(s, folder, NULL, &any); /* <split>/0000.tar, ... */
         if (status == STATUS_OK && split[0] == '\0') status = check_not_splits(s, root);
         return status;
     }
-    TRY(scan_split_tars(s, root, split, &any));
+    TRY(scan_tars_of(s, root, split, &any));
     return any ? mem_string(&s->place, root) : no_split(root, split);
 }
 
+static bool has_name(const NameList *l, const char *name, size_t length) {
+    for (int64_t i = 0; i < l->count; i++)
+        if (strncmp(l->names[i], name, length) == 0 && l->names[i][length] == '\0') return true;
+    return false;
+}
+
 static Status no_split_in_tars(const Scan *s, const char *root, const char *split) {
-    Listing tops = {0};
+    NameList tops = {0};
     Status status = STATUS_OK;
     for (int64_t a = 0; a < s->archive_count; a++) {
         for (int64_t i = 0; status == STATUS_OK && i < tar_count(s->archives[a]); i++) {
             const char *name = tar_at(s->archives[a], i)->name;
             size_t length = strcspn(name, "/");
-            const char *last = tops.count > 0 ? tops.names[tops.count - 1] : "";
-            bool same = strlen(last) == length && memcmp(last, name, length) == 0;
-            if (same || tops.count > 100) continue;
-            char *top;
-            status = mem_string_n(&top, name, length);
-            if (status == STATUS_OK) status = listing_add(&tops, top);
-            mem_free(top);
+            if (tops.count > 100 || has_name(&tops, name, length)) continue;
+            status = name_list_add(&tops, name, length);
         }
     }
     char text[400], shown[SHOWN];
     listing_text(&tops, text, sizeof text);
-    listing_free(&tops);
+    name_list_free(&tops);
     if (status != STATUS_OK) return status;
-    return status_set(STATUS_DATA, "%s: no folder '%s' inside; it holds: %s",
-                      text_printable(root, shown, sizeof shown), split, text);
+    return status_set(
+        STATUS_DATA,
+        "%s: no folder '%s' inside; it holds: %s; and its name is not that of the split",
+        text_printable(root, shown, sizeof shown), split, text);
 }
 
-/* Comma-separated parts of one tree; most often one tar. */
-static Status scan_parts(Scan *s, const DataConfig *c, const char *split) {
-    char *list;
-    bool any = false, found;
-    TRY(mem_string(&list, c->root));
-    Status status = STATUS_OK;
-    char *rest = NULL;
-    for (char *part = strtok_r(list, ",", &rest); status == STATUS_OK && part != NULL;
-         part = strtok_r(NULL, ",", &rest)) {
+/* Parts of one tree; most often one tar. */
+static Status scan_parts(Scan *s, const char *root, const NameList *parts, const char *split) {
+    bool any = false;
+    for (int64_t i = 0; i < parts->count; i++) {
+        const char *part = parts->names[i];
+        bool found;
         if (file_is_folder(part)) {
             char shown[SHOWN];
-            status = status_set(
-                STATUS_USAGE, "%s: a folder in a list of tar files; give one folder, or tar files",
-                text_printable(part, shown, sizeof shown));
-            break;
+            return status_set(STATUS_USAGE,
+                              "%s: a folder in a list of tar files; give one folder, or tar files",
+                              text_printable(part, shown, sizeof shown));
         }
-        status = scan_tar(s, part, split, false, &found);
+        TRY(scan_tar(s, part, split, part_names_split(part, split), &found));
         any = any || found;
     }
-    mem_free(list);
-    if (status != STATUS_OK) return status;
-    return any ? mem_string(&s->place, c->root) : no_split_in_tars(s, c->root, split);
+    return any ? mem_string(&s->place, root) : no_split_in_tars(s, root, split);
 }
 
 Status scan_source(Scan *s, const DataConfig *c, const char *split) {
@@ -232,11 +198,31 @@ Status scan_source(Scan *s, const DataConfig *c, const char *split) {
         return status_set(STATUS_USAGE, "split '%s' is no plain folder name", split);
     }
     if (file_is_folder(c->root)) return scan_root_folder(s, c, c->root, split);
-    bool one = file_exists(c->root);
-    if (one && strchr(c->root, ',') != NULL) { /* a name with commas in it */
-        bool found;
-        TRY(scan_tar(s, c->root, split, false, &found));
-        return found ? mem_string(&s->place, c->root) : no_split_in_tars(s, c->root, split);
-    }
-    return scan_parts(s, c, split);
+    NameList parts;
+    TRY(root_parts(c->root, &parts));
+    Status status = scan_parts(s, c->root, &parts, split);
+    name_list_free(&parts);
+    return status;
+}
+
+static bool folder_has_split(const char *root, const char *split) {
+    NameList l;
+    char *folder = NULL;
+    bool found = listing_read(root, "*.tar", &l) != STATUS_OK;
+    for (int64_t i = 0; !found && i < l.count; i++) found = part_names_split(l.names[i], split);
+    name_list_free(&l);
+    if (!found) found = find_split_folder(root, split, &folder) != STATUS_OK || folder != NULL;
+    mem_free(folder);
+    return found || (strcmp(split, "val") == 0 && folder_has_split(root, "validation"));
+}
+
+bool dataset_has_split(const char *root, const char *split) {
+    NameList parts;
+    bool found = false;
+    if (file_is_folder(root)) return folder_has_split(root, split);
+    if (root_parts(root, &parts) != STATUS_OK) return true;
+    for (int64_t i = 0; !found && i < parts.count; i++)
+        found = part_names_split(parts.names[i], split) || tar_has_split(parts.names[i], split);
+    name_list_free(&parts);
+    return found;
 }

@@ -37,9 +37,10 @@ typedef struct Command {
 extern const Command *const commands[];
 extern const Command command_train, command_eval, command_classify, command_inspect, command_export,
     command_ckpt_average, command_ckpt_diff, command_ckpt_prune, command_data_check,
-    command_data_stat, command_data_index, command_data_synth, command_nvs_train, command_nvs_eval,
-    command_nvs_render, command_psnr, command_bench, command_ttt_verify, command_ttt_probe,
-    command_plot, command_doctor, command_models, command_completion, command_man;
+    command_data_stat, command_data_pack, command_data_index, command_data_synth, command_nvs_train,
+    command_nvs_eval, command_nvs_render, command_psnr, command_bench, command_ttt_verify,
+    command_ttt_probe, command_plot, command_doctor, command_models, command_completion,
+    command_man;
 
 /* auto: bf16 on CUDA, fp32 on the CPU. */
 typedef enum Precision { PRECISION_AUTO, PRECISION_FP32, PRECISION_TF32, PRECISION_BF16 } Precision;

@@ -106,7 +106,7 @@ static Status open_splits(DataCheck *c) {
     char list[2 * CONFIG_TEXT + 2] = "";
     if (options.splits[0]) return open_named(c, options.splits);
     for (int i = 0; i < 2; i++)
-        if (data_has_split(c->root, usual[i])) {
+        if (dataset_has_split(c->root, usual[i])) {
             size_t n = strlen(list);
             snprintf(list + n, sizeof list - n, "%s%s", n ? "," : "", usual[i]);
         }

@@ -1,7 +1,6 @@
 /* One split: opening, decoding every file, adding up. */
 #include "tools/data_scan.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +9,6 @@
 #include "core/crc32c.h"
 #include "core/file.h"
 #include "core/memory.h"
-#include "datasets/tar.h"
 #include "tools/parallel.h"
 #include "tools/sections.h"
 
@@ -21,51 +19,6 @@ int data_take_root(const Command *c, int argc, char **argv) {
         return cli_usage(c, "the root's name is too long");
     if (argc == 1) snprintf(root, sizeof settings.data.root, "%s", argv[0]);
     return *root ? 0 : cli_usage(c, "no data set was named");
-}
-
-static bool tar_has_split(const char *path, const char *split) {
-    Tar *tar;
-    size_t n = strlen(split);
-    bool found = false;
-    if (tar_open(path, &tar) != STATUS_OK) return false; /* dataset_open will say why */
-    for (int64_t i = 0; i < tar_count(tar) && !found; i++) {
-        const char *name = tar_at(tar, i)->name;
-        if (strncmp(name, "./", 2) == 0) name += 2;
-        found = strncmp(name, split, n) == 0 && name[n] == '/';
-    }
-    tar_close(tar);
-    return found;
-}
-
-/* <split>/, <split>.tar or <split>-*.tar */
-static bool names_split(const char *name, const char *split) {
-    size_t n = strlen(split), length = strlen(name);
-    if (strncmp(name, split, n) != 0) return false;
-    if (name[n] == '\0') return true;
-    bool tar = length >= n + 4 && strcmp(name + length - 4, ".tar") == 0;
-    return tar && (length == n + 4 || name[n] == '-');
-}
-
-static bool folder_has_split(const char *root, const char *split) {
-    DIR *folder = opendir(root);
-    bool found = false;
-    if (!folder) return true; /* dataset_open will say why */
-    for (struct dirent *e; !found && (e = readdir(folder));) found = names_split(e->d_name, split);
-    closedir(folder);
-    return found;
-}
-
-/* The root may be a comma list of tars. */
-bool data_has_split(const char *root, const char *split) {
-    char one[CONFIG_TEXT];
-    if (file_is_folder(root)) return folder_has_split(root, split);
-    for (const char *at = root; *at;) {
-        size_t n = strcspn(at, ",");
-        snprintf(one, sizeof one, "%.*s", (int)n, at);
-        if (tar_has_split(one, split)) return true;
-        at += n + (at[n] == ',');
-    }
-    return false;
 }
 
 Status split_scan_open(SplitScan *s, const DataConfig *c, const char *name,

@@ -39,10 +39,6 @@ typedef struct SplitScan {
 /* [data] root from the one positional of a command; 0, or the exit code of a usage error. */
 int data_take_root(const Command *c, int argc, char **argv);
 
-/* Whether `root` (a folder, or tar files separated by commas) seems to have that split; true, too,
- * for a folder that cannot be read, so that opening it tells why. */
-bool data_has_split(const char *root, const char *split);
-
 /* Opens a split (class list of its own; a flat one takes the classes of `known`, which may be
  * NULL), decodes every file on `threads` threads, fills in the numbers. */
 Status split_scan_open(SplitScan *s, const DataConfig *c, const char *name, const ClassList *known);

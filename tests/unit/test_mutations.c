@@ -1,6 +1,7 @@
 /* Every parser of bytes from outside against files that were damaged in hundreds of seeded ways: it
  * says STATUS_OK, or what is wrong, keeps no memory, and takes no time. With the sanitizers of CI
- * this is a small fuzzer that everybody runs. */
+ * this is a small fuzzer that everybody runs; TTV_FUZZ_SEED=N takes other damage, TTV_FUZZ_TIMES=N
+ * more of it. */
 #include "data_tar.h"
 
 #include <sys/mman.h>
@@ -30,6 +31,9 @@ typedef struct Bytes {
     unsigned char *data;
     size_t size;
 } Bytes;
+
+static uint64_t seed = 1;
+static int times = 1;
 
 static volatile unsigned sink; /* what is read of a result */
 
@@ -112,8 +116,8 @@ static double seconds_now(void) {
 /* How often it was refused. */
 static int attack(const Target *t, const Bytes *whole, uint64_t stream) {
     int refused = 0;
-    for (int i = 0; i < t->rounds; i++) {
-        Rng r = rng_stream(1, RNG_TEST, stream, (uint64_t)i);
+    for (int i = 0; i < t->rounds * times; i++) {
+        Rng r = rng_stream(seed, RNG_TEST, stream, (uint64_t)i);
         Bytes b = damaged(whole, &r);
         /* Memory that ends where the file does, so that a sanitizer sees one byte too many. */
         unsigned char *exact = malloc(b.size + t->text + (b.size + t->text == 0));
@@ -142,8 +146,8 @@ static void attack_file(const Target *t, const void *data, size_t size, uint64_t
     assert_ok(t->parse(exact.data, size));
     free(exact.data);
     const int refused = attack(t, &whole, stream);
-    print_message("%s: %d of %d refused\n", t->name, refused, t->rounds);
-    assert_true(refused > t->rounds / 5);
+    print_message("%s: %d of %d refused\n", t->name, refused, t->rounds * times);
+    assert_true(refused > t->rounds * times / 5);
 }
 
 static void attack_text(const Target *t, const char *text, uint64_t stream) {
@@ -321,6 +325,47 @@ static void cameras(void **state) {
     assert_int_equal(close(camera_file), 0);
 }
 
+static int shard_file; /* in memory */
+
+static Status parse_shard(const unsigned char *data, size_t size) {
+    DataConfig c = {.max_pixels = 1 << 20};
+    ClassList classes = {0};
+    Dataset *d;
+    assert_int_equal(ftruncate(shard_file, 0), 0);
+    assert_int_equal(pwrite(shard_file, data, size, 0), size);
+    snprintf(c.root, sizeof c.root, "/proc/self/fd/%d", shard_file);
+    TRY(dataset_open(&c, "", &classes, &d));
+    for (int64_t i = 0; i < dataset_count(d); i++) {
+        const void *bytes;
+        size_t length;
+        bool owned;
+        assert_ok(dataset_bytes(d, i, &bytes, &length, &owned));
+        touch(bytes, length);
+        assert_in_range(dataset_label(d, i), 0, classes.count - 1);
+    }
+    dataset_close(d);
+    class_list_free(&classes);
+    return STATUS_OK;
+}
+
+static void shard(void **state) {
+    (void)state;
+    static const Target t = {"shard", parse_shard, false, 1500};
+    TarBytes tar = {0};
+    shard_file = memfd_create("shard", 0);
+    assert_true(shard_file >= 0);
+    tar_file(&tar, "a/1.jpg", "picture");
+    tar_file(&tar, "a/1.cls", "1\n");
+    tar_file(&tar, "a/2.cls", "0");
+    tar_file(&tar, "a/2.png", "picture");
+    tar_file(&tar, "a/3.json", "{\"label\": 1, \"more\": [\"x\"]}");
+    tar_file(&tar, "a/3.png", "picture");
+    tar_finish(&tar);
+    attack_file(&t, tar.data, tar.size, 11);
+    tar_drop(&tar);
+    assert_int_equal(close(shard_file), 0);
+}
+
 static Status parse_picture(const unsigned char *data, size_t size) {
     ImageOptions o = image_options_default();
     o.max_pixels = 1 << 20;
@@ -355,12 +400,24 @@ static void pictures(void **state) {
     }
 }
 
+static int number_from(const char *variable, int otherwise) {
+    const char *text = getenv(variable);
+    return text != NULL && atoi(text) > 0 ? atoi(text) : otherwise;
+}
+
 int main(void) {
+    seed = (uint64_t)number_from("TTV_FUZZ_SEED", 1);
+    times = number_from("TTV_FUZZ_TIMES", 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(safetensors),      cmocka_unit_test(json),
-        cmocka_unit_test(configuration),    cmocka_unit_test(graph),
-        cmocka_unit_test(policy),           cmocka_unit_test(tar_file_of),
-        cmocka_unit_test(evaluation_index), cmocka_unit_test(cameras),
+        cmocka_unit_test(safetensors),
+        cmocka_unit_test(json),
+        cmocka_unit_test(configuration),
+        cmocka_unit_test(graph),
+        cmocka_unit_test(policy),
+        cmocka_unit_test(tar_file_of),
+        cmocka_unit_test(evaluation_index),
+        cmocka_unit_test(cameras),
+        cmocka_unit_test(shard),
         cmocka_unit_test(pictures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
