@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/memory.h"
 #include "core/peers_internal.h"
 
@@ -68,13 +69,13 @@ static Status failed(Peers *p, int rank, Wire w) {
 
 static Status send_to(Peers *p, int rank, const void *data, size_t bytes) {
     const Wire w =
-        wire_send(p->links[rank].data, data, bytes, monotonic_s() + p->timeout_s, &p->any_lost);
+        wire_send(p->links[rank].data, data, bytes, seconds_now() + p->timeout_s, &p->any_lost);
     return w == WIRE_OK ? STATUS_OK : failed(p, rank, w);
 }
 
 static Status receive_from(Peers *p, int rank, void *data, size_t bytes) {
     const Wire w =
-        wire_receive(p->links[rank].data, data, bytes, monotonic_s() + p->timeout_s, &p->any_lost);
+        wire_receive(p->links[rank].data, data, bytes, seconds_now() + p->timeout_s, &p->any_lost);
     return w == WIRE_OK ? STATUS_OK : failed(p, rank, w);
 }
 

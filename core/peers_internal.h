@@ -17,7 +17,6 @@ typedef enum Wire {
     WIRE_CANCELLED, /* *cancel became true */
 } Wire;
 
-double monotonic_s(void);
 Wire wire_send(int fd, const void *data, size_t bytes, double deadline, const atomic_bool *cancel);
 Wire wire_receive(int fd, void *data, size_t bytes, double deadline, const atomic_bool *cancel);
 /* Non-blocking, closed on exec, no delay. */

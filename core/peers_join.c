@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/peers_internal.h"
@@ -77,14 +78,14 @@ static Status answer(int fd, Status taken) {
     Answer a = {.taken = taken == STATUS_OK};
     memcpy(a.magic, MAGIC, sizeof a.magic);
     if (taken != STATUS_OK) copy_text(a.reason, sizeof a.reason, status_message());
-    (void)wire_send(fd, &a, sizeof a, monotonic_s() + greeting_s, NULL);
+    (void)wire_send(fd, &a, sizeof a, seconds_now() + greeting_s, NULL);
     return taken;
 }
 
 /* Takes the connection in, or closes it. An error ends the run. */
 static Status greet(Peers *p, const PeersOptions *o, int fd, int *joined) {
     Hello h;
-    const Wire w = wire_receive(fd, &h, sizeof h, monotonic_s() + greeting_s, NULL);
+    const Wire w = wire_receive(fd, &h, sizeof h, seconds_now() + greeting_s, NULL);
     if (w != WIRE_OK || memcmp(h.magic, MAGIC, sizeof h.magic) != 0 || h.run != o->run) {
         log_warn("a process that does not belong to this run asked to join it");
         close(fd);
@@ -106,7 +107,7 @@ static Status greet(Peers *p, const PeersOptions *o, int fd, int *joined) {
     *line = fd;
     link->pid = (long)h.pid;
     memcpy(link->host, h.host, sizeof link->host);
-    link->heard = monotonic_s();
+    link->heard = seconds_now();
     (*joined)++;
     return STATUS_OK;
 }
@@ -135,7 +136,7 @@ static void tell_patience(const Peers *p, const PeersOptions *o) {
 }
 
 static Status gather_ranks(Peers *p, const PeersOptions *o) {
-    const double start = monotonic_s(), deadline = start + o->join_timeout_s;
+    const double start = seconds_now(), deadline = start + o->join_timeout_s;
     bool told = false;
     int listener = o->listener, joined = 0;
     if (listener < 0)
@@ -146,12 +147,12 @@ static Status gather_ranks(Peers *p, const PeersOptions *o) {
     while (s == STATUS_OK && joined < LINES * (p->ranks - 1)) {
         int fd;
         s = wire_accept(listener, told ? deadline : fmin(deadline, start + patience_s), &fd);
-        if (s == STATUS_OK && fd < 0 && !told && monotonic_s() > start + patience_s) {
+        if (s == STATUS_OK && fd < 0 && !told && seconds_now() > start + patience_s) {
             tell_patience(p, o);
             told = true;
         }
         if (s == STATUS_OK && fd >= 0) s = greet(p, o, fd, &joined);
-        if (s == STATUS_OK && monotonic_s() > deadline) s = missing(p, o->join_timeout_s);
+        if (s == STATUS_OK && seconds_now() > deadline) s = missing(p, o->join_timeout_s);
     }
     close(listener);
     return s;
@@ -181,18 +182,18 @@ static Status join_line(const PeersOptions *o, uint32_t line, double deadline, i
         if (*out >= 0) close(*out);
         *out = -1;
         if (s == STATUS_PEER) pause_s(0.1);
-    } while (s == STATUS_PEER && monotonic_s() < deadline);
+    } while (s == STATUS_PEER && seconds_now() < deadline);
     return status_context(s, "rank %d did not reach rank 0 within %g s", o->rank,
                           o->join_timeout_s);
 }
 
 static Status join_hub(Peers *p, const PeersOptions *o) {
-    const double deadline = monotonic_s() + o->join_timeout_s;
+    const double deadline = seconds_now() + o->join_timeout_s;
     Link *link = &p->links[0];
     TRY(join_line(o, DATA_LINE, deadline, &link->data));
     TRY(join_line(o, LIFE_LINE, deadline, &link->life));
     copy_text(link->host, sizeof link->host, o->address);
-    link->heard = monotonic_s();
+    link->heard = seconds_now();
     return STATUS_OK;
 }
 

@@ -8,18 +8,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/peers_internal.h"
 
 enum { SLICE_MS = 50, BACKLOG = 1024 };
-
-double monotonic_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- messages ---- */
 
@@ -30,7 +24,7 @@ static Wire wait_for(int fd, short events, double deadline, const atomic_bool *c
         const int n = poll(&p, 1, SLICE_MS);
         if (n > 0) return WIRE_OK; /* an error shows itself in the call that follows */
         if (cancel && atomic_load(cancel)) return WIRE_CANCELLED;
-        if (monotonic_s() > deadline) return WIRE_LATE;
+        if (seconds_now() > deadline) return WIRE_LATE;
     }
 }
 

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/memory.h"
 #include "core/peers_internal.h"
 
@@ -34,7 +35,7 @@ static void wake(Peers *p) {
 void peers_mark_lost(Peers *p, int rank, const char *reason) {
     pthread_mutex_lock(&p->mutex);
     if (p->lost_since == 0) {
-        p->lost_since = monotonic_s();
+        p->lost_since = seconds_now();
         snprintf(p->reason, sizeof p->reason, "%s", reason);
     }
     p->is_lost[rank] = 1;
@@ -113,7 +114,7 @@ static void hear(Peers *p, int i) {
         used++;
     }
     if (used > 0 && recv(link->life, byte, (size_t)used, 0) < 0) return;
-    link->heard = monotonic_s();
+    link->heard = seconds_now();
 }
 
 static void listen_for(Peers *p, struct pollfd *fds, double seconds) {
@@ -161,7 +162,7 @@ static void *watch(void *argument) {
     if (mem_alloc(&block, p->ranks + 1, sizeof(struct pollfd), "life lines") != STATUS_OK)
         return NULL;
     while (!atomic_load(&p->leaving)) {
-        const double now = monotonic_s();
+        const double now = seconds_now();
         if (now >= next) {
             say_all(p, "b", 1);
             next = now + beat;
@@ -205,7 +206,7 @@ void watcher_stop(Peers *p) {
 void peers_guard(Peers *p, const char *what, double seconds) {
     if (!p || p->ranks < 2) return;
     pthread_mutex_lock(&p->mutex);
-    p->guard_until = monotonic_s() + seconds;
+    p->guard_until = seconds_now() + seconds;
     p->guard_seconds = seconds;
     snprintf(p->guarded, sizeof p->guarded, "%s", what);
     pthread_mutex_unlock(&p->mutex);

@@ -7,18 +7,13 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/clock.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "datasets/loader_internal.h"
 
 enum { STALL_SECONDS = 60, MAX_THREADS = 256 };
-
-static double seconds_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void corrupt_free(Corrupt *c) {
     while (c != NULL) {

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
+#include "core/clock.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"

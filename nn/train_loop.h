@@ -62,8 +62,6 @@ typedef struct Loop {
     void *edges;             /* room for what they say */
 } Loop;
 
-double seconds_now(void);
-
 /* Records (train_record.c): build the JSON line and call the listener. */
 void window_reset(Loop *l);
 Status record_train(Loop *l);

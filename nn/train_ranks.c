@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "core/clock.h"
 #include "core/memory.h"
 #include "nn/train_loop.h"
 

@@ -2,17 +2,11 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "core/json.h"
 #include "core/memory.h"
 #include "nn/train_loop.h"
-
-double seconds_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 void window_reset(Loop *l) {
     memset(&l->window, 0, sizeof l->window);

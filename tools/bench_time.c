@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "core/memory.h"
 #include "core/rng.h"
 
@@ -14,9 +14,7 @@ enum { MAX_SAMPLES = 201, MIN_SAMPLES = 5, MAX_RECORDED = 400 };
 static const double SAMPLE_SECONDS = 2e-3;
 
 double bench_clock(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    return seconds_now();
 }
 
 static int compare_doubles(const void *a, const void *b) {

@@ -6,17 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "core/clock.h"
 
 static bool line_shown;   /* a line without newline stands on the terminal */
 static double last_shown; /* seconds, monotonic; 0: never */
-
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int terminal_columns(void) {
     struct winsize size;
@@ -27,7 +22,7 @@ static int terminal_columns(void) {
 void progress_line(double every_s, const char *format, ...) {
     if (common.quiet || !common.progress || !output_is_mine()) return;
     bool terminal = isatty(STDERR_FILENO);
-    double now = now_s(), least = terminal ? 0.1 : every_s;
+    double now = seconds_now(), least = terminal ? 0.1 : every_s;
     bool first = last_shown <= 0;
     if (!first && now - last_shown < least) return;
     last_shown = now;

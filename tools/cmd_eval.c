@@ -2,8 +2,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "core/file.h"
 #include "core/memory.h"
 #include "tools/cli.h"
@@ -137,12 +137,6 @@ static void write_rows(void *user, const HostBatch *b, const float *logits) {
     if (e->results) results_csv_batch(e->results, e->data, &e->classes, b, logits);
 }
 
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Each rank met its own. */
 static Status count_corrupt(Eval *e) {
     const int64_t own = loader_corrupt_count(e->loader);
@@ -154,11 +148,11 @@ static Status count_corrupt(Eval *e) {
 }
 
 static Status score(Eval *e) {
-    double begun = now_s();
+    double begun = seconds_now();
     signals_catch(train_request_stop);
     TRY(score_all(&e->predictor, e->loader, dataset_count(e->data), e->logits, &e->score,
                   write_rows, e));
-    e->seconds = now_s() - begun;
+    e->seconds = seconds_now() - begun;
     TRY(count_corrupt(e));
     if (!output_is_mine()) return STATUS_OK;
     if (*eval.per_class) TRY(confusion_write_csv(&e->confusion, &e->classes, eval.per_class));

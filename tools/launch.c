@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/memory.h"
 #include "tools/cli.h"
 #include "tools/ranks.h"
@@ -36,12 +37,6 @@ typedef struct Launch {
     double failed_s; /* when; 0: none has */
     bool terminated, killed;
 } Launch;
-
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- starting ---- */
 
@@ -143,7 +138,7 @@ static void note_end(Launch *l, int rank, int status) {
     l->children[rank] = (Child){0, code};
     l->left--;
     if (code == 0) return;
-    if (l->failed_s == 0) l->failed_s = now_s();
+    if (l->failed_s == 0) l->failed_s = seconds_now();
     if (weight(code) > weight(l->code)) l->code = code;
 }
 
@@ -162,7 +157,7 @@ static void forward(Launch *l, const siginfo_t *info) {
 }
 
 static void end_stragglers(Launch *l) {
-    const double since = l->failed_s > 0 ? now_s() - l->failed_s : 0;
+    const double since = l->failed_s > 0 ? seconds_now() - l->failed_s : 0;
     if (since > terminate_s && !l->terminated) {
         l->terminated = true;
         send_all(l, SIGTERM);

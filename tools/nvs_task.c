@@ -2,18 +2,12 @@
 #include "tools/nvs_task.h"
 
 #include <string.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "core/memory.h"
 #include "nn/ops.h"
 #include "tools/parallel.h"
 #include "tools/ranks.h"
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int64_t views_of(void) {
     return nvs_settings.scenes.inputs + nvs_settings.scenes.targets;
@@ -68,10 +62,10 @@ static Status make_named(void *user, int64_t i) {
 /* While the step before runs, where the device is asynchronous. */
 static Status next_batch(void *user, int64_t *samples) {
     NvsTask *t = user;
-    const double start = seconds();
+    const double start = seconds_now();
     TRY(view_loader_next(t->data->loader, &t->batch));
     TRY(parallel_for(t->batch.count, t->threads, make_named, NULL, t));
-    t->waited_s += seconds() - start;
+    t->waited_s += seconds_now() - start;
     *samples += t->batch.count;
     return STATUS_OK;
 }
