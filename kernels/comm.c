@@ -1,5 +1,9 @@
 #include "kernels/comm.h"
 
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
 #include "core/memory.h"
 #ifdef TTV_HAVE_CUDA
 #include "kernels/cuda/nccl.h"
@@ -11,9 +15,57 @@ struct Comm {
     struct Nccl *nccl; /* NULL: through the peers */
 };
 
+/* ---- every rank its own card ---- */
+
+typedef struct CardOf {
+    char host[64];
+    unsigned char id[16]; /* zeros: no card */
+} CardOf;
+
+static Status identify(Device *d, CardOf *out) {
+    (void)gethostname(out->host, sizeof out->host - 1);
+#ifdef TTV_HAVE_CUDA
+    if (d->kind == DEVICE_CUDA) return cuda_card_identity(d, out->id);
+#endif
+    (void)d;
+    return STATUS_OK;
+}
+
+static Status compare_cards(const CardOf *all, int ranks) {
+    static const unsigned char none[sizeof all->id];
+    for (int i = 1; i < ranks; i++) {
+        if (memcmp(all[i].id, none, sizeof none) == 0) continue;
+        for (int j = 0; j < i; j++)
+            if (memcmp(&all[i], &all[j], sizeof *all) == 0)
+                return status_set(STATUS_USAGE,
+                                  "ranks %d and %d on %s have the same card: take one rank for "
+                                  "each card (fewer ranks, or a --device list)",
+                                  j, i, all[i].host);
+    }
+    return STATUS_OK;
+}
+
+Status comm_check_cards(Device *d, Peers *p) {
+    const int ranks = peers_count(p);
+    CardOf mine = {.host = ""};
+    void *all;
+    if (ranks < 2) return STATUS_OK;
+    TRY(mem_alloc(&all, ranks, sizeof mine, "cards of ranks"));
+    Status s = peers_agree(p, identify(d, &mine));
+    if (s == STATUS_OK) s = peers_gather(p, &mine, all, sizeof mine);
+    if (s == STATUS_OK) s = compare_cards(all, ranks);
+    mem_free(all);
+    return s;
+}
+
+/* ---- opening ---- */
+
 static Status open_backend(Comm *c) {
     if (c->device->kind == DEVICE_CPU) return STATUS_OK;
 #ifdef TTV_HAVE_CUDA
+    /* NCCL_HOSTID makes NCCL take ranks of one host for those of several: then it allows it. */
+    if (c->device->kind == DEVICE_CUDA && !getenv("NCCL_HOSTID"))
+        TRY(comm_check_cards(c->device, c->peers));
     if (c->device->kind == DEVICE_CUDA) return nccl_open(c->device, c->peers, &c->nccl);
 #endif
     return status_set(STATUS_INTERNAL, "%s has no sums over ranks", c->device->name);

@@ -16,6 +16,9 @@ typedef struct Comm Comm;
 /* All ranks at once. STATUS_DEVICE: NCCL cannot be loaded, or it refuses; STATUS_PEER. The peers
  * stay the caller's and must live longer. */
 Status comm_open(Device *d, Peers *p, Comm **out);
+/* All ranks at once. STATUS_USAGE, naming two, when ranks have the same card, which NCCL refuses
+ * and nobody is served by. comm_open asks this itself. */
+Status comm_check_cards(Device *d, Peers *p);
 /* NULL: nothing. well: no sum is under way. */
 void comm_close(Comm *c, bool well);
 

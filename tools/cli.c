@@ -116,7 +116,7 @@ Status cli_device(Device **device, int *act_dtype) {
     char spec[CONFIG_TEXT];
     TRY(ranks_device(spec, sizeof spec));
     device_set_threads((int)ranks_threads(common.threads));
-    TRY(device_open(spec, device));
+    TRY(ranks_device_opened(device_open(spec, device)));
     bool card = (*device)->kind != DEVICE_CPU;
     Precision precision = (Precision)common.precision;
     if (precision == PRECISION_AUTO) precision = card ? PRECISION_BF16 : PRECISION_FP32;

@@ -154,6 +154,8 @@ void progress_end(void);
 /* SIGINT, SIGTERM and SIGUSR1 call `request` (async-signal-safe); a second SIGINT ends the process
  * at once. */
 void signals_catch(void (*request)(void));
+/* Two of one kind within so many seconds are one that came twice. */
+#define SIGNAL_SAME_S 0.1
 /* Exit code after a stop: 130, 143, 75 for SIGUSR1; 0 when no signal came. */
 int signals_exit_code(void);
 

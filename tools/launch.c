@@ -24,6 +24,9 @@
 /* Ranks notice by themselves that one is gone and leave; these are for those that do not. */
 static const double terminate_s = 8, kill_s = 40;
 
+/* From a second Ctrl-C, which ends ranks at once, to the end of one that does not hear it. */
+static const double impatient_s = 1;
+
 typedef struct Child {
     pid_t pid; /* 0: ended */
     int code;
@@ -35,6 +38,8 @@ typedef struct Launch {
     int signal;      /* that this process got; 0: none */
     int code;        /* that tells most: of the first that failed, or was stopped */
     double failed_s; /* when; 0: none has */
+    double asked_s;  /* when SIGINT came first; 0: it did not */
+    double urged_s;  /* when it came again */
     bool terminated, killed;
 } Launch;
 
@@ -132,7 +137,7 @@ static int weight(int code) {
 static void note_end(Launch *l, int rank, int status) {
     const bool by_signal = WIFSIGNALED(status);
     const int code = by_signal ? 75 : WEXITSTATUS(status);
-    if (by_signal && !l->terminated)
+    if (by_signal && !l->terminated && WTERMSIG(status) != l->signal)
         complain("rank %d was ended by signal %d (%s)", rank, WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
     l->children[rank] = (Child){0, code};
@@ -150,9 +155,15 @@ static void reap(Launch *l) {
     }
 }
 
-/* Ctrl-C reaches all processes of the terminal by itself. */
+/* Ctrl-C reaches all processes of the terminal by itself; what else comes to the whole group comes
+ * twice to the ranks, which know (cli_signals.c). */
 static void forward(Launch *l, const siginfo_t *info) {
+    const double now = seconds_now();
     if (l->signal == 0) l->signal = info->si_signo;
+    if (info->si_signo == SIGINT) {
+        if (l->asked_s > 0 && now - l->asked_s > SIGNAL_SAME_S && l->urged_s == 0) l->urged_s = now;
+        if (l->asked_s == 0) l->asked_s = now;
+    }
     if (info->si_code != SI_KERNEL) send_all(l, info->si_signo);
 }
 
@@ -163,8 +174,9 @@ static void end_stragglers(Launch *l) {
         send_all(l, SIGTERM);
         send_all(l, SIGCONT); /* one that was halted hears it, too */
     }
-    if (since > kill_s && !l->killed) {
-        l->killed = true;
+    const bool urged = l->urged_s > 0 && seconds_now() - l->urged_s > impatient_s;
+    if ((since > kill_s || urged) && !l->killed) {
+        l->killed = l->terminated = true;
         send_all(l, SIGKILL);
     }
 }

@@ -1,5 +1,6 @@
 #include "tools/ranks.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,38 +43,89 @@ int ranks_on_host(void) {
 
 /* ---- the environment ---- */
 
-static bool number(const char *name, int64_t *out) {
-    const char *text = name ? getenv(name) : NULL;
-    char *end;
-    if (!text || !*text) return false;
-    const long long value = strtoll(text, &end, 10);
-    if (*end || value < 0) return false;
-    *out = value;
-    return true;
+static bool is_set(const char *name) {
+    return name && getenv(name);
 }
 
-/* Launchers by the variables of rank, ranks, rank on the host, ranks on the host. That of srun
- * counts in a step alone: a batch script that runs this program itself is one process. */
-static const char *const launchers[][4] = {
-    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL},
-    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+/* Leaves *out alone where the variable is not set. */
+static Status number(const char *name, int64_t *out) {
+    const char *text = name ? getenv(name) : NULL;
+    char *end;
+    if (!text) return STATUS_OK;
+    errno = 0;
+    const long long value = strtoll(text, &end, 10);
+    if (!*text || *end || value < 0 || errno)
+        return status_set(STATUS_USAGE, "%s is '%s' in the environment: a number is expected", name,
+                          text);
+    *out = value;
+    return STATUS_OK;
+}
+
+typedef struct Launcher {
+    const char *name, *rank, *ranks, *local, *on_host;
+    /* That of srun counts in a step alone: a batch script that runs this program itself is one
+     * process, in which some of the variables are set. */
+    bool whole;
+} Launcher;
+
+static const Launcher launchers[] = {
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", true},
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", true},
+    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, false},
+    {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true},
 };
 
-/* False: this process is alone. */
-static bool find_place(Place *p) {
+/* Below what the environment says it has to be. */
+static Status check_below(const char *name, int64_t value, const char *of, int64_t count) {
+    if (value < count) return STATUS_OK;
+    return status_set(STATUS_USAGE,
+                      "%s is %lld and %s is %lld in the environment: it counts from 0, so it has "
+                      "to be below that",
+                      name, (long long)value, of, (long long)count);
+}
+
+static Status read_place(const Launcher *l, Place *p) {
+    *p = (Place){0, 1, -1, 0};
+    TRY(number(l->rank, &p->rank));
+    TRY(number(l->ranks, &p->ranks));
+    TRY(number(l->local, &p->local));
+    TRY(number(l->on_host, &p->on_host));
+    TRY(check_below(l->rank, p->rank, l->ranks, p->ranks));
+    if (p->ranks > PEERS_MAX)
+        return status_set(STATUS_USAGE, "%s is %lld in the environment: %d ranks are possible",
+                          l->ranks, (long long)p->ranks, PEERS_MAX);
+    if (is_set(l->on_host) && is_set(l->local))
+        TRY(check_below(l->local, p->local, l->on_host, p->on_host));
+    if (is_set(l->on_host) && p->on_host > p->ranks)
+        return status_set(STATUS_USAGE,
+                          "%s is %lld in the environment, more than %s, which is %lld", l->on_host,
+                          (long long)p->on_host, l->ranks, (long long)p->ranks);
+    return STATUS_OK;
+}
+
+/* One of two variables without the other: to run alone then would train as many models as there
+ * are processes, all into one folder. */
+static Status half(const char *there, const char *gone) {
+    return status_set(STATUS_USAGE,
+                      "%s is set in the environment (%s), but %s is not: a rank needs both; 'env "
+                      "-u %s' runs alone",
+                      there, getenv(there), gone, there);
+}
+
+/* p->ranks 1: this process is alone. */
+static Status find_place(Place *p) {
     for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
-        *p = (Place){0, 1, 0, 0};
-        if (!number(launchers[i][0], &p->rank) || !number(launchers[i][1], &p->ranks)) continue;
-        const bool local = number(launchers[i][2], &p->local);
-        if (!number(launchers[i][3], &p->on_host)) p->on_host = 0;
-        if (!local) p->local = p->rank;
-        if (p->ranks > 1) return true;
+        const Launcher *l = &launchers[i];
+        const bool rank = is_set(l->rank), ranks = is_set(l->ranks);
+        if (l->whole && rank != ranks)
+            return rank ? half(l->rank, l->ranks) : half(l->ranks, l->rank);
+        if (!rank || !ranks) continue;
+        TRY(read_place(l, p));
+        if (p->ranks > 1) return STATUS_OK;
     }
     *p = (Place){0, 1, 0, 1};
-    return false;
+    return is_set("LOCAL_RANK") ? half("LOCAL_RANK", "RANK") : STATUS_OK;
 }
 
 /* FNV-1a of what names the run to its launcher: keeps two runs of one network apart. */
@@ -113,14 +165,14 @@ static Status find_address(char *out, size_t size) {
 }
 
 static Status find_port(int *out) {
-    int64_t port = DEFAULT_PORT;
-    *out = (int)settings.dist.port;
-    if (number("TTV_LAUNCH_PORT", &port)) *out = (int)port; /* launch.c made it */
-    if (*out > 0) return STATUS_OK;
-    (void)number("MASTER_PORT", &port);
-    if (port > 65534)
+    int64_t own = settings.dist.port, port = DEFAULT_PORT;
+    TRY(number("TTV_LAUNCH_PORT", &own)); /* launch.c made it */
+    *out = (int)own;
+    if (own > 0) return STATUS_OK;
+    TRY(number("MASTER_PORT", &port));
+    if (port < 1 || port > 65534)
         return status_set(STATUS_USAGE,
-                          "MASTER_PORT is %lld: ranks meet at the port after it, 65535 at most; "
+                          "MASTER_PORT is %lld: ranks meet at the port after it, 2 to 65535; "
                           "name another with --rdzv-port",
                           (long long)port);
     *out = (int)port + 1; /* the port itself is the launcher's */
@@ -141,6 +193,34 @@ static int64_t listed_cards(void) {
     return count;
 }
 
+/* Cards that CUDA_VISIBLE_DEVICES leaves this process; -1: it does not say. */
+static int64_t visible_cards(void) {
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    int64_t count = list && *list ? 1 : 0;
+    for (const char *c = list; c && *c; c++) count += *c == ',';
+    return list ? count : -1;
+}
+
+/* --device cuda: the card of this rank's place on the host. Where a launcher leaves each rank a
+ * card of its own only, that is number 0. */
+static Status card_by_place(char *spec, size_t size) {
+    const int64_t visible = visible_cards();
+    const bool own = visible == 1 && !is_set("TTV_LAUNCH_PORT");
+    if (!own && place.local < 0)
+        return status_set(STATUS_USAGE,
+                          "--device cuda: rank %lld of %lld does not know its place on this host, "
+                          "which says whose card is which: set LOCAL_RANK, or name the card, "
+                          "--device cuda:N",
+                          (long long)place.rank, (long long)place.ranks);
+    if (!own && visible >= 0 && place.local >= visible)
+        return status_set(STATUS_DEVICE,
+                          "--device cuda: rank %lld, number %lld of its host, needs a card of its "
+                          "own, but CUDA_VISIBLE_DEVICES has %lld",
+                          (long long)place.rank, (long long)place.local, (long long)visible);
+    snprintf(spec, size, "cuda:%lld", own ? 0LL : (long long)place.local);
+    return STATUS_OK;
+}
+
 Status ranks_device(char *spec, size_t size) {
     const char *list = card_list();
     snprintf(spec, size, "%s", common.device);
@@ -151,18 +231,30 @@ Status ranks_device(char *spec, size_t size) {
                           common.device);
     if (place.ranks < 2) return STATUS_OK;
     if (list) {
+        if (place.local < 0)
+            return status_set(STATUS_USAGE,
+                              "--device %s: LOCAL_RANK has to say which of the cards is this "
+                              "rank's",
+                              common.device);
         if (place.local >= listed_cards())
             return status_set(STATUS_USAGE, "--device %s has no card for rank %lld of this host",
                               common.device, (long long)place.local);
         for (int64_t i = 0; i < place.local; i++) list = strchr(list, ',') + 1;
         snprintf(spec, size, "cuda:%.*s", (int)strcspn(list, ","), list);
-    } else if (strcmp(common.device, "cuda") == 0) {
-        /* Where each rank sees a card of its own only, that is number 0. */
-        const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-        const bool one = visible && *visible && !strchr(visible, ',');
-        snprintf(spec, size, "cuda:%lld", one ? 0LL : (long long)place.local);
     }
-    return STATUS_OK;
+    return strcmp(common.device, "cuda") == 0 ? card_by_place(spec, size) : STATUS_OK;
+}
+
+Status ranks_device_opened(Status s) {
+    if (s != STATUS_DEVICE || place.ranks < 2) return s;
+    return status_context(s,
+                          "rank %lld of %lld takes the card of its place on the host (fewer ranks, "
+                          "or --device cuda:0,1,... with the card of each)",
+                          (long long)place.rank, (long long)place.ranks);
+}
+
+Status ranks_check_cards(Device *d) {
+    return card_list() ? STATUS_OK : comm_check_cards(d, peers);
 }
 
 int64_t ranks_threads(int64_t asked) {
@@ -193,18 +285,34 @@ int64_t ranks_batch_of(int64_t batch) {
 
 /* ---- joining and leaving ---- */
 
+/* What can be known before ranks are started. Cards that are not there otherwise are found by the
+ * ranks: to ask the driver takes longer than to start them. */
+static Status check_launch(int64_t ranks) {
+    const int64_t cards = listed_cards(), visible = visible_cards();
+    if (cards > 0 && cards != ranks)
+        return status_set(STATUS_USAGE, "--ranks %lld, but --device %s lists %lld cards",
+                          (long long)ranks, common.device, (long long)cards);
+    if (strcmp(common.device, "cuda") == 0 && visible >= 0 && visible < ranks)
+        return status_set(STATUS_DEVICE,
+                          "--ranks %lld --device cuda needs %lld cards, but CUDA_VISIBLE_DEVICES "
+                          "has %lld: take fewer ranks, or name the card of each, one more than "
+                          "once if need be (--device cuda:0,0)",
+                          (long long)ranks, (long long)ranks, (long long)visible);
+    if (ranks > 1 && strncmp(common.device, "cuda:", 5) == 0 && cards == 0)
+        return status_set(STATUS_USAGE,
+                          "--ranks %lld, but --device %s is one card: take --device cuda, or name "
+                          "the card of each rank (--device cuda:0,1)",
+                          (long long)ranks, common.device);
+    return STATUS_OK;
+}
+
 bool ranks_launch(int *code) {
     const int64_t cards = listed_cards(), asked = settings.dist.ranks;
     const int64_t ranks = asked > 0 ? asked : cards > 0 ? cards : 1;
-    if (find_place(&place)) return false;
-    if (ranks < 2) return false;
-    if (cards > 0 && cards != ranks) {
-        complain("--ranks %lld, but --device %s lists %lld cards", (long long)asked, common.device,
-                 (long long)cards);
-        *code = 2;
-    } else {
-        *code = launch_ranks((int)ranks);
-    }
+    Status s = find_place(&place);
+    if (s == STATUS_OK && (place.ranks > 1 || ranks < 2)) return false;
+    if (s == STATUS_OK) s = check_launch(ranks);
+    *code = s == STATUS_OK ? launch_ranks((int)ranks) : cli_fail(s);
     return true;
 }
 
@@ -223,15 +331,10 @@ Status ranks_join(void) {
     if (settings.dist.ranks > 0 && settings.dist.ranks != place.ranks)
         return status_set(STATUS_USAGE, "--ranks %lld, but this process was started as one of %lld",
                           (long long)settings.dist.ranks, (long long)place.ranks);
-    if (place.ranks > PEERS_MAX || place.rank >= place.ranks) /* before they become an int */
-        return status_set(STATUS_USAGE,
-                          "the environment says rank %lld of %lld ranks: 1 to %d ranks are "
-                          "possible, counted from 0",
-                          (long long)place.rank, (long long)place.ranks, PEERS_MAX);
     TRY(find_address(address, sizeof address));
     TRY(find_port(&port));
     output_rank((int)place.rank);
-    if (place.rank == 0) (void)number("TTV_LISTENER", &listener);
+    if (place.rank == 0) TRY(number("TTV_LISTENER", &listener));
     const PeersOptions o = {.rank = (int)place.rank,
                             .ranks = (int)place.ranks,
                             .address = address,

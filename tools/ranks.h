@@ -10,6 +10,7 @@
 
 #include "core/peers.h"
 #include "core/shard.h"
+#include "kernels/comm.h"
 
 /* Whether this process was only there to start others; *code is what it ends with. */
 bool ranks_launch(int *code);
@@ -33,6 +34,10 @@ int64_t ranks_batch_of(int64_t batch); /* of a batch that was found to be divisi
 
 /* --device for this rank: the card of its place on the host. */
 Status ranks_device(char *spec, size_t size);
+/* What a failure of device_open means where several ranks take cards. */
+Status ranks_device_opened(Status s);
+/* All ranks: STATUS_USAGE when two have the same card and --device does not list it twice. */
+Status ranks_check_cards(Device *d);
 /* Threads of the CPU backend and for decoding: a share of the processors where nobody asked. */
 int64_t ranks_threads(int64_t asked);
 int ranks_on_host(void);

@@ -5,6 +5,13 @@
 #include "core/peers.h"
 #include "kernels/device.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The card's own number, its UUID (card_identity.cu). */
+Status cuda_card_identity(Device *d, unsigned char id[16]);
+
 typedef struct Nccl Nccl;
 
 /* Loads the library and joins the cards of all ranks. */
@@ -14,5 +21,9 @@ Status nccl_library(char *out, size_t size);
 /* In place, on the device's stream. */
 Status nccl_sum(Nccl *n, void *data, int64_t count);
 Status nccl_broadcast(Nccl *n, void *data, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

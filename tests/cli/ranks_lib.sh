@@ -1,0 +1,12 @@
+# Shared by the tests of several ranks that train on the digits.
+. "$(dirname "${BASH_SOURCE[0]}")/train_lib.sh"
+
+PORT=$((20000 + RANDOM % 20000)) # nobody else is likely to have it
+mine=("${tiny[@]}" --data-dir "$DIGITS" --set data.train_limit=330 --set data.val_limit=101 --epochs 2
+    --batch-size 24 --grad-accum-steps 2)
+drawn=(--drop-path 0.2 --reprob 0.3 --mixup 0.8 --cutmix 1 --model-ema --val-interval 1)
+
+same_file() { # WHAT A B
+    checks=$((checks + 1))
+    cmp -s "$2" "$3" || fail "$1: $2 and $3 differ"
+}

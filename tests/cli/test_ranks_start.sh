@@ -1,0 +1,102 @@
+#!/bin/bash
+# How ranks are started: by this program, by torchrun, mpirun and srun, on one host and on two; and what is refused.
+. "$(dirname "$0")/ranks_lib.sh"
+
+run 0 train "${mine[@]}" "${drawn[@]}" --ranks 2 -o of2
+run 0 eval --checkpoint of2 -b 7 --json
+sed 's/"seconds.*"precision"/"precision"/' out >score1
+
+# ---- what cannot be ----
+run 2 train "${mine[@]}" --ranks 5 -o none
+tells '--batch-size 24, which all 5 ranks share, has to be a multiple of 5'
+run 2 train "${mine[@]}" --mixup 1 -b 6 --ranks 2 -o none
+tells 'a multiple of 4 (mixup and cutmix'
+equal 'messages of two ranks' "$(grep -c error err)" 1
+run 2 train "${mine[@]}" --device cuda:0,1 --ranks 3 -o none
+tells 'lists 2 cards'
+run 2 train "${mine[@]}" --device cuda:1 --ranks 2 -o none
+tells '--device cuda:1 is one card'
+CUDA_VISIBLE_DEVICES=3 run 5 train "${mine[@]}" --device cuda --ranks 2 -o none
+tells 'needs 2 cards, but CUDA_VISIBLE_DEVICES has 1: take fewer ranks, or name the card of each'
+CUDA_VISIBLE_DEVICES= run 5 eval --checkpoint of2 --device cuda --ranks 2
+tells 'CUDA_VISIBLE_DEVICES has 0'
+run 3 train --data-dir "$DIGITS" --set data.train_split=gone --ranks 2 -o none
+run 2 classify --checkpoint of2 --device cuda:0,1 "$DIGITS"
+tells "is for several ranks: name one card"
+checks=$((checks + 1))
+[ ! -e none ] || fail 'a run that could not begin left a folder'
+RANK=0 WORLD_SIZE=2 MASTER_PORT=1 run 75 train "${mine[@]}" --rdzv-timeout 1 --rdzv-port $PORT -o none
+tells 'after 1 s these of 2 ranks had not come: 1'
+RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 run 75 train "${mine[@]}" --rdzv-timeout 1 --rdzv-port $PORT -o none
+tells '[rank 1] error: rank 1 did not reach rank 0 within 1 s'
+RANK=0 WORLD_SIZE=2 run 2 train "${mine[@]}" --ranks 3 -o none
+RANK=0 WORLD_SIZE=2 MASTER_PORT=65535 run 2 train "${mine[@]}" --rdzv-timeout 1 -o none
+tells 'MASTER_PORT is 65535: ranks meet at the port after it'
+RANK=4294967297 WORLD_SIZE=2 run 2 train "${mine[@]}" --rdzv-timeout 1 --rdzv-port $PORT -o none
+tells 'RANK is 4294967297 and WORLD_SIZE is 2 in the environment'
+
+# ---- the environment of torchrun: two processes that somebody else started ----
+RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=$((PORT + 10)) \
+    "$TTV" train "${mine[@]}" "${drawn[@]}" -o torchrun >other.out 2>other.err &
+pid=$!
+RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=$((PORT + 10)) \
+    run 0 train "${mine[@]}" "${drawn[@]}" -o torchrun
+wait $pid
+equal 'exit code of rank 1' $? 0
+same_file 'started by another launcher' of2/last.safetensors torchrun/last.safetensors
+checks=$((checks + 1))
+[ ! -s other.out ] && [ ! -s other.err ] || fail "rank 1 spoke: $(cat other.out other.err)"
+
+# what is no rank is told, and nothing runs alone by mistake
+wrong() { # TEXT VARIABLES...
+    local text=$1
+    shift
+    command_line="$* ttv train"
+    checks=$((checks + 1))
+    env "$@" "$TTV" train "${mine[@]}" --rdzv-timeout 1 --rdzv-port $PORT -o none >out 2>err
+    local got=$?
+    err=$(cat err)
+    [ $got -eq 2 ] || fail "exit code $got instead of 2"
+    tells "$text"
+}
+wrong "RANK is 'zero' in the environment: a number is expected" RANK=zero WORLD_SIZE=2
+wrong "RANK is '' in the environment" RANK= WORLD_SIZE=2
+wrong "WORLD_SIZE is '2x' in the environment" RANK=0 WORLD_SIZE=2x
+wrong "RANK is '-1' in the environment" RANK=-1 WORLD_SIZE=2
+wrong 'RANK is 2 and WORLD_SIZE is 2 in the environment: it counts from 0' RANK=2 WORLD_SIZE=2
+wrong 'RANK is 0 and WORLD_SIZE is 0' RANK=0 WORLD_SIZE=0
+wrong 'WORLD_SIZE is 2000 in the environment: 1024 ranks are possible' RANK=0 WORLD_SIZE=2000
+wrong "LOCAL_RANK is 'x'" RANK=0 WORLD_SIZE=2 LOCAL_RANK=x
+wrong 'LOCAL_RANK is 1 and LOCAL_WORLD_SIZE is 1' RANK=0 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=1
+wrong 'LOCAL_WORLD_SIZE is 4 in the environment, more than WORLD_SIZE' RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=4
+wrong 'RANK is set in the environment (1), but WORLD_SIZE is not' RANK=1
+wrong 'WORLD_SIZE is set in the environment (2), but RANK is not' WORLD_SIZE=2
+wrong 'LOCAL_RANK is set in the environment (0), but RANK is not' LOCAL_RANK=0
+wrong "OMPI_COMM_WORLD_RANK is 'a'" OMPI_COMM_WORLD_RANK=a OMPI_COMM_WORLD_SIZE=2
+wrong "SLURM_PROCID is ''" SLURM_PROCID= SLURM_STEP_NUM_TASKS=2
+MASTER_PORT=http RANK=0 WORLD_SIZE=2 run 2 train "${mine[@]}" -o none
+tells "MASTER_PORT is 'http' in the environment"
+checks=$((checks + 1))
+[ ! -e none ] || fail 'a run that could not begin left a folder'
+
+# Slurm and Open MPI call them otherwise; a batch script of Slurm is one process
+slurm=(SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST=localhost SLURM_JOB_ID=5 MASTER_PORT=$((PORT + 20)))
+mpi=(OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2 MASTER_PORT=$((PORT + 30)))
+scored() { # VARIABLES... : runs the evaluation of one rank in them
+    env "$@" "$TTV" eval --checkpoint of2 -b 7 --json 2>err
+}
+for way in slurm mpi; do
+    declare -n variables=$way
+    names='SLURM_PROCID SLURM_LOCALID'
+    [ $way = slurm ] || names='OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_LOCAL_RANK'
+    scored "${variables[@]}" $(printf '%s=1 ' $names) >other.out &
+    pid=$!
+    scored "${variables[@]}" $(printf '%s=0 ' $names) >out
+    wait $pid
+    equal "exit code of rank 1 ($way)" $? 0
+    sed 's/"seconds.*"precision"/"precision"/' out >score
+    same_file "scores ($way)" score1 score
+done
+SLURM_PROCID=0 SLURM_NTASKS=4 run 0 eval --checkpoint of2 -b 7
+
+finish
