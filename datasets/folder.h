@@ -58,9 +58,9 @@ Status class_list_copy(ClassList *dst, const ClassList *src);
 Status dataset_open(const DataConfig *c, const char *split, ClassList *classes, Dataset **out);
 void dataset_close(Dataset *d);
 
-/* Whether the root seems to have that split; true, too, where it cannot be read, so that opening it
- * tells why. */
-bool dataset_has_split(const char *root, const char *split);
+/* Whether the root seems to have that split; also where it cannot be read, so that opening it tells
+ * why. Fails for want of memory only. */
+Status dataset_has_split(const char *root, const char *split, bool *found);
 
 int64_t dataset_count(const Dataset *d);
 const char *dataset_name(const Dataset *d, int64_t i); /* path, or "archive.tar:member" */

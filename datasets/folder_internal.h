@@ -81,8 +81,8 @@ Status scan_source(Scan *s, const DataConfig *c, const char *split);
  * anything. The tars in a tar are its class folders (ILSVRC2012_img_train.tar). */
 Status scan_tar(Scan *s, const char *path, const char *split, bool whole, bool *found);
 
-/* Whether a folder of that name is in the archive; true where it cannot be read. */
-bool tar_has_split(const char *path, const char *split);
+/* Whether a folder of that name is in the archive. */
+Status tar_has_split(const char *path, const char *split, bool *found);
 
 /* ---- folder_shards.c ---- */
 

@@ -205,24 +205,36 @@ Status scan_source(Scan *s, const DataConfig *c, const char *split) {
     return status;
 }
 
-static bool folder_has_split(const char *root, const char *split) {
+static Status folder_has_split(const char *root, const char *split, bool *found) {
     NameList l;
-    char *folder = NULL;
-    bool found = listing_read(root, "*.tar", &l) != STATUS_OK;
-    for (int64_t i = 0; !found && i < l.count; i++) found = part_names_split(l.names[i], split);
+    char *folder;
+    TRY(listing_read(root, "*.tar", &l));
+    for (int64_t i = 0; !*found && i < l.count; i++) *found = part_names_split(l.names[i], split);
     name_list_free(&l);
-    if (!found) found = find_split_folder(root, split, &folder) != STATUS_OK || folder != NULL;
+    TRY(find_split_folder(root, split, &folder));
+    *found = *found || folder != NULL;
     mem_free(folder);
-    return found || (strcmp(split, "val") == 0 && folder_has_split(root, "validation"));
+    if (*found || strcmp(split, "val") != 0) return STATUS_OK;
+    return folder_has_split(root, "validation", found);
 }
 
-bool dataset_has_split(const char *root, const char *split) {
+static Status parts_have_split(const char *root, const char *split, bool *found) {
     NameList parts;
-    bool found = false;
-    if (file_is_folder(root)) return folder_has_split(root, split);
-    if (root_parts(root, &parts) != STATUS_OK) return true;
-    for (int64_t i = 0; !found && i < parts.count; i++)
-        found = part_names_split(parts.names[i], split) || tar_has_split(parts.names[i], split);
+    TRY(root_parts(root, &parts));
+    Status s = STATUS_OK;
+    for (int64_t i = 0; s == STATUS_OK && !*found && i < parts.count; i++) {
+        *found = part_names_split(parts.names[i], split);
+        if (!*found) s = tar_has_split(parts.names[i], split, found);
+    }
     name_list_free(&parts);
-    return found;
+    return s;
+}
+
+Status dataset_has_split(const char *root, const char *split, bool *found) {
+    *found = false;
+    Status s = file_is_folder(root) ? folder_has_split(root, split, found)
+                                    : parts_have_split(root, split, found);
+    if (s == STATUS_OK || s == STATUS_MEMORY) return s;
+    *found = true;
+    return STATUS_OK;
 }

@@ -154,11 +154,12 @@ Status scan_tar(Scan *s, const char *path, const char *split, bool whole, bool *
     return add_members(s, t, folder, length, (int32_t)(s->archive_count - 1));
 }
 
-bool tar_has_split(const char *path, const char *split) {
+Status tar_has_split(const char *path, const char *split, bool *found) {
     Tar *t;
     size_t length;
-    if (tar_open(path, &t) != STATUS_OK) return true;
+    TRY(tar_open(path, &t));
     shallowest_split(t, split, &length);
     tar_close(t);
-    return length > 0;
+    *found = length > 0;
+    return STATUS_OK;
 }

@@ -105,11 +105,12 @@ static Status open_splits(DataCheck *c) {
     const char *const usual[] = {settings.data.train_split, settings.data.val_split};
     char list[2 * CONFIG_TEXT + 2] = "";
     if (options.splits[0]) return open_named(c, options.splits);
-    for (int i = 0; i < 2; i++)
-        if (dataset_has_split(c->root, usual[i])) {
-            size_t n = strlen(list);
-            snprintf(list + n, sizeof list - n, "%s%s", n ? "," : "", usual[i]);
-        }
+    for (int i = 0; i < 2; i++) {
+        bool found;
+        size_t n = strlen(list);
+        TRY(dataset_has_split(c->root, usual[i], &found));
+        if (found) snprintf(list + n, sizeof list - n, "%s%s", n ? "," : "", usual[i]);
+    }
     return list[0] ? open_named(c, list) : add_split(c, "");
 }
 

@@ -146,20 +146,26 @@ static Status take_images(Pack *p, SplitPack *split, const int64_t *order) {
     return STATUS_OK;
 }
 
-static Status pack_split(Pack *p, const char *name) {
-    SplitPack *split = &p->splits[p->split_count++];
-    void *order;
-    *split = (SplitPack){.name = name};
-    TRY(dataset_open(&settings.data, name, &p->classes, &p->dataset));
-    TRY(mem_alloc(&order, dataset_count(p->dataset), sizeof(int64_t), "order of the images"));
-    int64_t *o = order;
-    for (int64_t i = 0; i < dataset_count(p->dataset); i++) o[i] = i;
+static Status pack_dataset(Pack *p, SplitPack *split) {
+    const int64_t count = dataset_count(p->dataset);
+    void *block;
+    TRY(mem_alloc(&block, count, sizeof(int64_t), "order of the images"));
+    int64_t *order = block;
     Rng rng = rng_stream((uint64_t)options.seed, RNG_SHUFFLE, UINT32_MAX - 1, 0);
-    if (options.shuffle) rng_permutation(&rng, o, dataset_count(p->dataset));
-    Status s = take_images(p, split, o);
-    mem_free(order);
+    for (int64_t i = 0; i < count; i++) order[i] = i;
+    if (options.shuffle) rng_permutation(&rng, order, count);
+    Status s = take_images(p, split, order);
+    mem_free(block);
     tar_writer_abort(p->shard);
     p->shard = NULL;
+    return s;
+}
+
+static Status pack_split(Pack *p, const char *name) {
+    SplitPack *split = &p->splits[p->split_count++];
+    *split = (SplitPack){.name = name};
+    TRY(dataset_open(&settings.data, name, &p->classes, &p->dataset));
+    Status s = pack_dataset(p, split);
     dataset_close(p->dataset);
     p->dataset = NULL;
     return s;
@@ -227,8 +233,11 @@ static Status pack_all(Pack *p) {
     if (*options.split) {
         TRY(pack_split(p, options.split));
     } else {
-        for (int i = 0; i < SPLITS; i++)
-            if (*usual[i] && dataset_has_split(c->root, usual[i])) TRY(pack_split(p, usual[i]));
+        for (int i = 0; i < SPLITS; i++) {
+            bool found = false;
+            if (*usual[i]) TRY(dataset_has_split(c->root, usual[i], &found));
+            if (found) TRY(pack_split(p, usual[i]));
+        }
         if (p->split_count == 0) TRY(pack_split(p, ""));
     }
     return write_classes(p);

@@ -149,9 +149,9 @@ static Status add_up(Stat *t) {
 static Status measure_all(Stat *t) {
     void *memory;
     const DataConfig *c = &settings.data;
-    t->split = *options.split                               ? options.split
-               : dataset_has_split(c->root, c->train_split) ? c->train_split
-                                                            : "";
+    bool found = false;
+    if (*options.split == '\0') TRY(dataset_has_split(c->root, c->train_split, &found));
+    t->split = found ? c->train_split : options.split;
     t->preprocess = settings.preprocess;
     t->preprocess.image_size = options.img_size;
     t->image = data_image_options(c);

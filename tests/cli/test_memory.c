@@ -117,6 +117,12 @@ static void fail_each(const char *what, int argc, const char *const *argv) {
         fail_each(argv_[1], (int)(sizeof argv_ / sizeof *argv_), argv_);                           \
     } while (0)
 
+#define CALL(...)                                                                                  \
+    do {                                                                                           \
+        const char *const argv_[] = {"ttv", __VA_ARGS__};                                          \
+        assert_int_equal(run((int)(sizeof argv_ / sizeof *argv_), argv_), 0);                      \
+    } while (0)
+
 static void test_classify(void **state) {
     (void)state;
     FAIL_EACH("classify", "--checkpoint", weights, "--workers", "1", "--json", "--threads", "1",
@@ -140,10 +146,28 @@ static void test_inspect(void **state) {
     FAIL_EACH("inspect", "--verify", "--stats", "--json", weights);
 }
 
+/* What `data pack` makes of `data`. */
+static void drop_shards(void) {
+    static const char *const names[] = {"shards/all-000000.tar", "shards/classes.txt", "shards"};
+    for (int i = 0; i < 3; i++) {
+        char path[256];
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        (void)remove(path);
+    }
+}
+
 static void test_data_check(void **state) {
     (void)state;
     FAIL_EACH("data", "check", data, "--workers", "1", "--json");
     FAIL_EACH("data", "stat", data, "--img-size", "32", "--workers", "1", "--json");
+    char shards[256];
+    snprintf(shards, sizeof shards, "%s/shards", folder);
+    after_run = drop_shards;
+    FAIL_EACH("data", "pack", data, shards, "--json");
+    CALL("data", "pack", data, shards);
+    after_run = NULL;
+    FAIL_EACH("data", "check", shards, "--split", "all", "--workers", "1", "--json");
+    drop_shards();
 }
 
 static void test_data_check_scenes(void **state) {
@@ -189,12 +213,6 @@ static void remove_folder(const char *path) {
 static void remove_output(void) {
     remove_folder(nvs_out);
 }
-
-#define CALL(...)                                                                                  \
-    do {                                                                                           \
-        const char *const argv_[] = {"ttv", __VA_ARGS__};                                          \
-        assert_int_equal(run((int)(sizeof argv_ / sizeof *argv_), argv_), 0);                      \
-    } while (0)
 
 static int nvs_set_up(void **state) {
     (void)state;
