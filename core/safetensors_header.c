@@ -45,11 +45,14 @@ static const char *foreign_kind(const unsigned char *data, size_t size) {
         return "a Git LFS pointer, not the file itself (fetch it with 'git lfs pull')";
     }
     if (starts_with(data, size, "PK\x03\x04", 4)) {
-        return "a zip archive, as PyTorch writes .pt and .pth files; convert it to safetensors";
+        return "a zip archive, as PyTorch writes .pt and .pth files; convert it to safetensors "
+               "(scripts/vittt_from_pth.py)";
     }
     if (size >= 2 && data[0] == 0x80 && data[1] >= 2 && data[1] <= 5) {
-        return "a Python pickle, as old PyTorch .pth files are; convert it to safetensors";
+        return "a Python pickle, as old PyTorch .pth files are; convert it to safetensors "
+               "(scripts/vittt_from_pth.py)";
     }
+    if (size >= 512 && memcmp(data + 257, "ustar", 5) == 0) return "a tar archive, no checkpoint";
     if (starts_with(data, size, "\x1f\x8b", 2)) return "gzip-compressed; unpack it first";
     if (is_html(data, size)) return "an HTML or XML page; was a download refused?";
     if (data[0] == '{') return "JSON text, not a safetensors file";

@@ -1,5 +1,6 @@
 #include "datasets/image.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "core/file.h"
@@ -7,6 +8,10 @@
 #include "datasets/image_internal.h"
 
 enum { SHOWN = 600 }; /* bytes of a name in a message, so that the reason behind it still fits */
+
+void image_decoders(char *text, size_t size) {
+    snprintf(text, size, "%s, %s", image_jpeg_library(), image_png_library());
+}
 
 ImageOptions image_options_default(void) {
     return (ImageOptions){

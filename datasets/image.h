@@ -46,6 +46,9 @@ typedef struct ImageInfo {
 Status image_probe(const void *bytes, size_t size, const char *name, ImageInfo *info);
 Status image_decode(const void *bytes, size_t size, const char *name, const ImageOptions *o,
                     Image *out, ImageInfo *info);
+/* "libjpeg-turbo 2.1.5, libpng 1.6.39": pixels of one file may differ by a level between versions,
+ * so results name them. */
+void image_decoders(char *text, size_t size);
 /* Memory that decoded pixels are put into again and again; zero-initialise, free at the end. One
  * per thread. */
 typedef struct ImageScratch {

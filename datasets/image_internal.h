@@ -22,6 +22,10 @@ typedef struct DecodeJob {
  * (users_expect.md R12). JPEG: see jpeg_pixels_per_byte(). */
 enum { PNG_PIXELS_PER_BYTE = 8256, DEFAULT_MAX_PIXELS = 178956970 };
 
+/* Name and version of the libraries. */
+const char *image_jpeg_library(void);
+const char *image_png_library(void);
+
 /* The limits, from header numbers alone, before anything is allocated. */
 Status image_check_size(const DecodeJob *job, const ImageInfo *info, int64_t pixels_per_byte);
 /* Pixels in the job's scratch or on the heap; contents undefined. */

@@ -16,6 +16,17 @@
 enum { MAX_SCANS = 100 };
 static const double max_scanned_pixels = 4e9; /* scans x pixels: some tens of seconds */
 
+#define TEXT_OF(x) #x
+#define TEXT(x)    TEXT_OF(x)
+
+const char *image_jpeg_library(void) {
+#ifdef LIBJPEG_TURBO_VERSION
+    return "libjpeg-turbo " TEXT(LIBJPEG_TURBO_VERSION);
+#else
+    return "libjpeg " TEXT(JPEG_LIB_VERSION);
+#endif
+}
+
 typedef struct JpegReader {
     struct jpeg_decompress_struct cinfo;
     struct jpeg_error_mgr errors;

@@ -12,6 +12,10 @@
 
 enum { MAX_SIDE = 1000000, MAX_CHUNK_BYTES = 1 << 20 };
 
+const char *image_png_library(void) {
+    return "libpng " PNG_LIBPNG_VER_STRING;
+}
+
 typedef struct PngReader {
     png_structp png;
     png_infop info;

@@ -40,6 +40,7 @@ typedef struct Classifier {
     float *logits, *scores;
     int64_t *classes;
     int64_t done, failed;
+    int64_t not_finite; /* decoded, but the model gave no numbers */
 } Classifier;
 
 /* Memory for batches of options->batch; model, predictor, inputs and writer are the caller's. */

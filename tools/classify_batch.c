@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/file.h"
 #include "core/memory.h"
 #include "tools/cli.h"
 #include "tools/parallel.h"
@@ -131,6 +132,13 @@ static Status write_result(Classifier *c, const Picture *p, const float *logits)
         if (c->options->on_corrupt == ON_CORRUPT_FAIL)
             return status_set(STATUS_DATA, "stopped at the first picture that cannot be read");
         return STATUS_OK;
+    }
+    if (!scores_are_numbers(logits, n)) {
+        row.error = "the model's scores of it are not finite";
+        char shown[600];
+        complain("%s: %s", text_printable(p->path, shown, sizeof shown), row.error);
+        c->not_finite++;
+        return results_row(c->writer, &row);
     }
     float *all = c->scores, *best = c->scores + n;
     if (c->options->output_type == 0)

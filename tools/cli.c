@@ -82,12 +82,13 @@ static int unknown_command(int argc, char **argv) {
     const char *near = nearest_name(argv[0], names, n);
     const char *asked = argv[0];
     if (!near && *two && (near = nearest_name(two, names, n))) asked = two;
-    if (near) {
+    if (near)
         complain("unknown command '%s'; did you mean '%s'?", asked, near);
-    } else {
-        complain("unknown command '%s'; see 'ttv help'", asked);
-        help_family(argv[0], false);
-    }
+    else if (argc == 1 && help_knows_family(argv[0]))
+        complain("'%s' is the first word of several commands:", argv[0]);
+    else
+        complain("unknown command '%s'; see 'ttv help'", *two ? two : asked);
+    if (!near) help_family(argv[0], false);
     return 2;
 }
 

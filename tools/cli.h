@@ -104,6 +104,7 @@ void help_program(bool asked);
 void help_command(const Command *c, bool all);
 /* The commands of a first word such as "nvs", stdout or stderr as above; false: there are none. */
 bool help_family(const char *word, bool asked);
+bool help_knows_family(const char *word);
 /* Version, backends, libraries: lines, or one JSON object. */
 void help_version(bool json);
 

@@ -57,11 +57,15 @@ void help_program(bool asked) {
     put_line(stream, line);
 }
 
-bool help_family(const char *word, bool asked) {
+bool help_knows_family(const char *word) {
     const size_t n = strlen(word);
-    bool known = false;
     for (int i = 0; commands[i]; i++)
-        known |= strncmp(commands[i]->name, word, n) == 0 && commands[i]->name[n] == ' ';
+        if (strncmp(commands[i]->name, word, n) == 0 && commands[i]->name[n] == ' ') return true;
+    return false;
+}
+
+bool help_family(const char *word, bool asked) {
+    const bool known = help_knows_family(word);
     if (known) put_commands(asked ? NULL : stderr, word);
     return known;
 }

@@ -141,6 +141,12 @@ static int finish(const Classifier *c) {
         note("%lld files whose names do not end in .jpg, .jpeg or .png were passed over",
              (long long)passed_over);
     if (c->done == 0) note("no pictures were named");
+    if (c->not_finite > 0) {
+        complain("no scores for %lld of %lld pictures: the weights are damaged, or --precision is "
+                 "too narrow for them ('ttv inspect --stats' tells which)",
+                 (long long)c->not_finite, (long long)c->done);
+        return status_exit_code(STATUS_NUMERIC);
+    }
     if (c->failed == 0) return 0;
     note("%lld of %lld pictures could not be read", (long long)c->failed, (long long)c->done);
     return status_exit_code(STATUS_DATA);

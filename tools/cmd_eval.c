@@ -170,7 +170,9 @@ static Status score(Eval *e) {
 static Status print_json(const Eval *e, const char *preprocessing) {
     const Score *s = &e->score;
     double n = (double)s->scored;
+    char decoders[96];
     JsonWriter w;
+    image_decoders(decoders, sizeof decoders);
     json_writer_init(&w);
     json_begin_object(&w);
     json_pair_string(&w, "checkpoint", e->model.path);
@@ -192,6 +194,7 @@ static Status print_json(const Eval *e, const char *preprocessing) {
     json_pair_int(&w, "top5_count", s->top5);
     json_pair_int(&w, "corrupt", e->corrupt);
     json_pair_int(&w, "left_out", s->left_out);
+    json_pair_int(&w, "not_finite", s->not_finite);
     json_pair_number(&w, "seconds", e->seconds);
     json_pair_number(&w, "images_per_s", n / e->seconds);
     json_pair_int(&w, "ranks", ranks_count());
@@ -200,6 +203,7 @@ static Status print_json(const Eval *e, const char *preprocessing) {
     json_pair_string(&w, "tta", tta_name((Tta)eval.tta));
     json_pair_int(&w, "views", tta_views((Tta)eval.tta));
     json_pair_string(&w, "preprocess", preprocessing);
+    json_pair_string(&w, "decoders", decoders);
     json_end_object(&w);
     return out_json(&w, STATUS_OK);
 }
@@ -246,7 +250,8 @@ static Status eval_run(Eval *e, Config *config) {
     progress_end();
     report_corrupt("evaluation", e->data, e->loader);
     TRY(s);
-    return print_result(e, preprocessing);
+    TRY(print_result(e, preprocessing));
+    return output_is_mine() ? score_check(&e->score) : STATUS_OK;
 }
 
 static int run(Config *config, int argc, char **argv) {

@@ -117,6 +117,12 @@ Status predict(Predictor *p, const uint8_t *pixels, int64_t count, float *logits
                           (long long)count);
 }
 
+bool scores_are_numbers(const float *logits, int64_t classes) {
+    for (int64_t i = 0; i < classes; i++)
+        if (!(logits[i] < INFINITY)) return false;
+    return true;
+}
+
 void softmax_row(const float *logits, int64_t classes, float *probs) {
     float largest = -INFINITY;
     double sum = 0;
@@ -177,8 +183,17 @@ void score_join(Score *s, const ImageScore *images, int64_t count) {
         s->scored++;
         s->top1 += images[i].rank == 0;
         s->top5 += images[i].rank < 5;
+        s->not_finite += !isfinite(images[i].loss);
         s->loss_sum += images[i].loss;
     }
+}
+
+Status score_check(const Score *s) {
+    if (s->not_finite == 0) return STATUS_OK;
+    return status_set(STATUS_NUMERIC,
+                      "the scores of %lld of %lld images are not finite: the weights are damaged, "
+                      "or --precision is too narrow for them ('ttv inspect --stats' tells which)",
+                      (long long)s->not_finite, (long long)s->scored);
 }
 
 void score_add(Score *s, const float *logits, int64_t count, int64_t classes, const int64_t *labels,

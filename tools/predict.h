@@ -41,6 +41,8 @@ void tta_view(uint8_t *view, const uint8_t *pixels, int64_t count, int64_t size,
 /* pixels [count,S,S,3], as preprocess_apply leaves them -> logits [count,classes], on the host. */
 Status predict(Predictor *p, const uint8_t *pixels, int64_t count, float *logits);
 
+/* Whether no score is NaN or +infinity (-infinity: a class that is barred). */
+bool scores_are_numbers(const float *logits, int64_t classes);
 /* probs = softmax(logits), summed in double; may be the same memory. */
 void softmax_row(const float *logits, int64_t classes, float *probs);
 /* -log softmax(logits)[label]. */
@@ -54,8 +56,12 @@ int64_t label_rank(const float *scores, int64_t classes, int64_t label);
 /* Exact sums over scored images. */
 typedef struct Score {
     int64_t scored, top1, top5, left_out;
+    int64_t
+        not_finite; /* scored images whose loss is no number: weights or precision are at fault */
     double loss_sum;
 } Score;
+/* Fails where there are any: what was counted of them is chance. */
+Status score_check(const Score *s);
 /* What a row of logits adds to the sums. */
 typedef struct ImageScore {
     double loss;

@@ -59,6 +59,10 @@ static void tell_validation(const Trainer *t, const TrainEvent *e) {
          (long long)e->state.step, 100 * (double)s->top1 / n, 100 * (double)s->top5 / n,
          s->loss_sum / n, (long long)s->scored, s->left_out ? " (some were left out)" : "",
          averaged);
+    if (s->not_finite + average->not_finite > 0)
+        complain("step %lld: scores of %lld images are not finite (averaged weights: of %lld)",
+                 (long long)e->state.step, (long long)s->not_finite,
+                 (long long)average->not_finite);
 }
 
 enum { VALIDATED = 6 };

@@ -49,6 +49,11 @@ run 2 nvs nonsense
 tells 'nvs render'
 run 2 nvs trian
 tells "unknown command 'nvs trian'; did you mean 'nvs train'"
+run 2 ckpt
+tells "'ckpt' is the first word of several commands"
+tells 'ckpt average'
+run 2 nvs fly
+tells "unknown command 'nvs fly'"
 # networks by name; each name is taken by the flag that it is told with
 run 0 models
 says '6149416 parameters'
