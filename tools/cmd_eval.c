@@ -243,6 +243,7 @@ static void eval_free(Eval *e) {
 static Status eval_run(Eval *e, Config *config) {
     char preprocessing[512];
     TRY(ranks_agree_all(open_all(e, config)));
+    TRY(ranks_check_cards(e->model.device));
     preprocess_text(&e->model.preprocess, preprocessing, sizeof preprocessing);
     note("%s: %lld parameters%s; %s", e->model.name, (long long)e->model.params.total,
          e->model.averaged ? ", averaged (ema)" : "", preprocessing);

@@ -3,6 +3,7 @@
 #include "tools/cli.h"
 #include "tools/nvs_eval.h"
 #include "tools/nvs_options.h"
+#include "tools/ranks.h"
 #include "tools/sections.h"
 
 typedef struct EvalOptions {
@@ -31,10 +32,11 @@ static const Option eval_options[] = {
 };
 
 static const Section *sections(int *count) {
-    static Section list[2];
+    static Section list[3];
     list[0] = (Section){"nvs_eval", eval_options, &options};
     list[1] = section_of("nvs_model");
-    *count = 2;
+    list[2] = section_of("dist");
+    *count = 3;
     return list;
 }
 
@@ -44,15 +46,18 @@ static const Section *hidden(int *count) {
     return list;
 }
 
-static Status evaluate(NvsEval *e, const Config *config) {
+static Status open_all(NvsEval *e, const Config *config) {
     const NvsInput *in = &options.input;
-    if (!in->checkpoint[0] || !in->root[0])
-        return status_set(STATUS_USAGE, "--checkpoint and --data-dir are needed");
     if (options.lpips_weights[0]) TRY(lpips_open(options.lpips_weights, &e->network));
     TRY(scene_set_open(in->root, in->split, &e->set));
     TRY(nvs_index_find(&options.views, (uint64_t)options.seed, e->set, &e->index));
-    TRY(nvs_model_open(&e->model, in->checkpoint, (WeightsChoice)in->weights, config));
-    TRY(nvs_eval_run(e));
+    return nvs_model_open(&e->model, in->checkpoint, (WeightsChoice)in->weights, config);
+}
+
+static Status evaluate(NvsEval *e, const Config *config) {
+    TRY(ranks_agree_all(open_all(e, config)));
+    TRY(ranks_check_cards(e->model.device));
+    TRY(ranks_agree_all(nvs_eval_run(e)));
     eval_index_print_reasons(&e->index);
     if (common.json) return nvs_eval_print_json(e);
     nvs_eval_print_text(e);
@@ -62,16 +67,22 @@ static Status evaluate(NvsEval *e, const Config *config) {
 /* Scenes that the index leaves out or that are not there are normal; faults are not. */
 static int verdict(const NvsEval *e) {
     const EvalCounts n = eval_index_counts(&e->index);
-    if (e->evaluated == 0) complain("no scene was evaluated");
+    if (e->evaluated == 0 && output_is_mine()) complain("no scene was evaluated");
     return e->evaluated == 0 || n.faulty > 0 || n.failed > 0 ? status_exit_code(STATUS_DATA) : 0;
 }
 
 static int run(Config *config, int argc, char **argv) {
     if (argc > 0) return cli_usage(&command_nvs_eval, "unexpected argument '%s'", argv[0]);
+    if (!options.input.checkpoint[0] || !options.input.root[0])
+        return cli_usage(&command_nvs_eval, "--checkpoint and --data-dir are needed");
     NvsEval e = {.save = options.save_images, .per_view = options.per_view};
-    Status s = evaluate(&e, config);
-    const int code = s == STATUS_OK ? verdict(&e) : cli_fail(s);
+    int code;
+    if (ranks_launch(&code)) return code;
+    Status s = ranks_join();
+    if (s == STATUS_OK) s = evaluate(&e, config);
+    code = s == STATUS_OK ? verdict(&e) : cli_fail(s);
     nvs_eval_free(&e);
+    ranks_leave(s == STATUS_OK);
     return code;
 }
 

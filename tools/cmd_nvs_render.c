@@ -10,6 +10,7 @@
 #include "tools/movie.h"
 #include "tools/nvs_options.h"
 #include "tools/nvs_render_output.h"
+#include "tools/ranks.h"
 #include "tools/sections.h"
 
 typedef struct RenderOptions {
@@ -67,10 +68,11 @@ static const Option render_options[] = {
 };
 
 static const Section *sections(int *count) {
-    static Section list[2];
+    static Section list[3];
     list[0] = (Section){"nvs_render", render_options, &options};
     list[1] = section_of("nvs_model");
-    *count = 2;
+    list[2] = section_of("dist");
+    *count = 3;
     return list;
 }
 
@@ -259,25 +261,35 @@ static Status find_scene_and_views(NvsRender *r, const Config *config) {
     return open_model(r, config);
 }
 
+static Status open_all(NvsRender *r, const Config *config, RenderOutput *output) {
+    TRY(check_usage(config));
+    TRY(parse_formats(output));
+    TRY(check_folder());
+    return options.load_scene[0] ? load_scene(r, config) : find_scene_and_views(r, config);
+}
+
+/* What rank 0 has to write takes long: the others leave it alone with that. */
 static Status render(NvsRender *r, const Config *config) {
     RenderOutput output = {.folder = options.output,
                            .fps = options.fps,
                            .error_full = options.error_full,
                            .html = options.html};
-    TRY(check_usage(config));
-    TRY(parse_formats(&output));
-    TRY(check_folder());
-    TRY(options.load_scene[0] ? load_scene(r, config) : find_scene_and_views(r, config));
-    TRY(nvs_render_run(r));
-    return write_all(r, &output);
+    TRY(ranks_agree_all(open_all(r, config, &output)));
+    TRY(ranks_check_cards(r->model.device));
+    TRY(ranks_agree_all(nvs_render_run(r)));
+    return output_is_mine() ? write_all(r, &output) : STATUS_OK;
 }
 
 static int run(Config *config, int argc, char **argv) {
     if (argc > 0) return cli_usage(&command_nvs_render, "unexpected argument '%s'", argv[0]);
     NvsRender r = {0};
-    Status s = render(&r, config);
-    const int code = s == STATUS_OK ? 0 : cli_fail(s);
+    int code;
+    if (ranks_launch(&code)) return code;
+    Status s = ranks_join();
+    if (s == STATUS_OK) s = render(&r, config);
+    code = s == STATUS_OK ? 0 : cli_fail(s);
     nvs_render_free(&r);
+    ranks_leave(s == STATUS_OK);
     return code;
 }
 

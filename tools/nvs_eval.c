@@ -1,10 +1,12 @@
 #include "tools/nvs_eval.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/memory.h"
 #include "tools/cli.h"
+#include "tools/ranks.h"
 
 static int64_t picture_size(const NvsEval *e) {
     return e->view.width * e->view.height * 3;
@@ -39,27 +41,78 @@ static Status score_target(NvsEval *e, const NvsViews *v, int64_t t, Score *scor
     return STATUS_OK;
 }
 
-static Status score_scene(NvsEval *e, const ViewSample *s, const ViewCamera *cameras, Score *scores,
-                          ScoreSummary out[NVS_METHODS]) {
+static Status score_scene(NvsEval *e, const ViewSample *s, const ViewCamera *cameras) {
     const NvsViews v = {e->pixels, cameras, s->inputs, s->targets, e->view.width, e->view.height};
     nvs_mean_input(&v, e->baseline);
-    for (int64_t t = 0; t < s->targets; t++) TRY(score_target(e, &v, t, scores));
-    for (int m = 0; m < NVS_METHODS; m++)
-        TRY(score_summarise(scores + m * s->targets, s->targets, &out[m]));
+    for (int64_t t = 0; t < s->targets; t++) TRY(score_target(e, &v, t, e->mine->scores));
     return STATUS_OK;
 }
 
-static Status eval_scene(NvsEval *e, int64_t entry) {
-    const ViewSample *s = &e->index.entries[entry].sample;
+static Status eval_scene(NvsEval *e, const ViewSample *s) {
     ViewCamera cameras[VIEW_MAX];
-    void *block;
     TRY(view_load_sample(e->set, s, &e->view, &e->scratch, e->pixels, cameras));
     TRY(nvs_render_sample(&e->model, e->pixels, cameras, s->inputs, s->inputs + s->targets,
                           e->rendered));
-    TRY(mem_alloc(&block, NVS_METHODS * s->targets, sizeof(Score), "scores"));
-    e->scores[entry] = block;
-    return score_scene(e, s, cameras, e->scores[entry], e->scenes[entry]);
+    return score_scene(e, s, cameras);
 }
+
+/* ---- rounds: each rank scores a scene, in the order of the index ---- */
+
+static void score_own(NvsEval *e, const EvalEntry *entry) {
+    NvsEvalReport *r = e->mine;
+    Status s = eval_scene(e, &entry->sample);
+    r->fatal = s != STATUS_DATA && s != STATUS_IO;
+    if (s == STATUS_OK && e->save[0]) s = nvs_eval_save(e, &entry->sample);
+    r->status = s;
+    if (s != STATUS_OK) snprintf(r->message, sizeof r->message, "%s", status_message());
+}
+
+/* The scores of an entry as rank `rank` told them. */
+static Status take(NvsEval *e, int64_t i, int rank) {
+    EvalEntry *entry = &e->index.entries[i];
+    NvsEvalReport *r = &e->all[rank];
+    const int64_t targets = entry->sample.targets;
+    const Status s = (Status)r->status;
+    void *block;
+    if (s != STATUS_OK) {
+        r->message[sizeof r->message - 1] = '\0';
+        status_set(s, "%s", r->message);
+        if (!r->fatal) return eval_entry_failed(entry);
+        return status_context(s, "scene %s", entry->scene);
+    }
+    TRY(mem_alloc(&block, NVS_METHODS * targets, sizeof(Score), "scores"));
+    e->scores[i] = block;
+    memcpy(e->scores[i], r->scores, (size_t)(NVS_METHODS * targets) * sizeof(Score));
+    for (int m = 0; m < NVS_METHODS; m++)
+        TRY(score_summarise(e->scores[i] + m * targets, targets, &e->scenes[i][m]));
+    e->evaluated++;
+    e->views += targets;
+    return STATUS_OK;
+}
+
+static Status one_round(NvsEval *e, const int64_t *chosen, int n) {
+    Peers *p = ranks_peers();
+    Status s = STATUS_OK;
+    memset(e->mine, 0, sizeof *e->mine);
+    if (ranks_rank() < n) score_own(e, &e->index.entries[chosen[ranks_rank()]]);
+    TRY(peers_gather(p, e->mine, e->all, sizeof *e->mine));
+    for (int i = 0; i < n && s == STATUS_OK; i++) s = take(e, chosen[i], i);
+    if (output_is_mine()) progress_line(10, "%lld scenes scored", (long long)e->evaluated);
+    return peers_agree(p, s);
+}
+
+static Status all_rounds(NvsEval *e) {
+    int64_t chosen[PEERS_MAX], next = 0;
+    int n;
+    do {
+        for (n = 0; next < e->index.count && n < ranks_count(); next++)
+            if (e->index.entries[next].state == EVAL_READY) chosen[n++] = next;
+        if (n > 0) TRY(one_round(e, chosen, n));
+    } while (n > 0);
+    return STATUS_OK;
+}
+
+/* ---- all ---- */
 
 /* Means over scenes; a scene whose views are all identical has no finite PSNR and is left out. */
 static void summarise(NvsEval *e) {
@@ -94,28 +147,16 @@ static Status prepare(NvsEval *e) {
     e->scores = block;
     TRY(mem_alloc(&block, 2 * picture_size(e), sizeof *e->planes, "views for LPIPS"));
     e->planes = block;
+    TRY(mem_alloc(&block, 1, sizeof *e->mine, "scores of a scene"));
+    e->mine = block;
+    TRY(mem_alloc(&block, ranks_count(), sizeof *e->all, "scores of the ranks"));
+    e->all = block;
     return STATUS_OK;
 }
 
 Status nvs_eval_run(NvsEval *e) {
-    TRY(prepare(e));
-    for (int64_t i = 0; i < e->index.count; i++) {
-        EvalEntry *entry = &e->index.entries[i];
-        if (entry->state != EVAL_READY) continue;
-        Status s = eval_scene(e, i);
-        if (s == STATUS_DATA || s == STATUS_IO) {
-            memset(e->scenes[i], 0, sizeof e->scenes[i]);
-            mem_free(e->scores[i]);
-            e->scores[i] = NULL;
-            TRY(eval_entry_failed(entry));
-            continue;
-        }
-        TRY(status_context(s, "scene %s", entry->scene));
-        if (e->save[0]) TRY(nvs_eval_save(e, &entry->sample));
-        e->evaluated++;
-        e->views += entry->sample.targets;
-        progress_line(10, "%lld scenes scored", (long long)e->evaluated);
-    }
+    TRY(peers_agree(ranks_peers(), prepare(e)));
+    TRY(all_rounds(e));
     progress_end();
     summarise(e);
     return STATUS_OK;
@@ -128,6 +169,7 @@ void nvs_eval_free(NvsEval *e) {
     nvs_model_close(&e->model);
     view_scratch_free(&e->scratch);
     lpips_close(e->network);
-    void *const owned[] = {e->pixels, e->rendered, e->baseline, e->scenes, e->scores, e->planes};
-    for (int i = 0; i < 6; i++) mem_free(owned[i]);
+    void *const owned[] = {e->pixels, e->rendered, e->baseline, e->scenes,
+                           e->scores, e->planes,   e->mine,     e->all};
+    for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++) mem_free(owned[i]);
 }

@@ -7,6 +7,13 @@
 #include "tools/nvs_baselines.h"
 #include "tools/nvs_model.h"
 
+/* What a rank tells of the scene that it scored. */
+typedef struct NvsEvalReport {
+    int64_t status, fatal; /* fatal: no fault of the scene */
+    char message[512];
+    Score scores[NVS_METHODS * VIEW_MAX]; /* [method * targets + target] */
+} NvsEvalReport;
+
 typedef struct NvsEval {
     NvsModel model;
     SceneSet *set;
@@ -18,14 +25,17 @@ typedef struct NvsEval {
     Score **scores; /* of every entry's views, [method * targets + target]; NULL: not scored */
     double psnr[NVS_METHODS], ssim[NVS_METHODS]; /* mean over scenes of their means; NAN: none */
     double lpips[NVS_METHODS];
-    Lpips *network; /* NULL: no weights were given, and LPIPS is not computed */
-    float *planes;  /* two views in 0..1, for LPIPS */
+    Lpips *network;            /* NULL: no weights were given, and LPIPS is not computed */
+    float *planes;             /* two views in 0..1, for LPIPS */
+    NvsEvalReport *mine, *all; /* `all`: one of each rank */
     int64_t evaluated, views;
     bool per_view;    /* a row of the table for each view, too */
     const char *save; /* folder for pictures; "": none are kept */
 } NvsEval;
 
-/* Scores every entry that is ready; those that cannot be loaded or rendered become EVAL_FAILED. */
+/* Scores every entry that is ready, each rank some of them, and leaves all scores on all ranks,
+ * with the same bits whatever their number; those that cannot be loaded or rendered become
+ * EVAL_FAILED. */
 Status nvs_eval_run(NvsEval *e);
 /* All that it took, the model, the scenes and the network too. */
 void nvs_eval_free(NvsEval *e);

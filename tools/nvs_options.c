@@ -1,5 +1,7 @@
 #include "tools/nvs_options.h"
 
+#include "tools/cli.h"
+
 Status nvs_index_find(const NvsIndex *o, uint64_t seed, const SceneSet *set, EvalIndex *out) {
     const ViewRecipe r = {.gap_min = o->gap_min,
                           .gap_max = o->gap_max,
@@ -16,6 +18,6 @@ Status nvs_index_find(const NvsIndex *o, uint64_t seed, const SceneSet *set, Eva
         TRY(view_recipe_check(&r));
         TRY(eval_index_generate(set, &r, seed, out));
     }
-    if (o->write_index[0]) TRY(eval_index_write(out, o->write_index));
+    if (o->write_index[0] && output_is_mine()) TRY(eval_index_write(out, o->write_index));
     return eval_index_resolve(out, set);
 }

@@ -1,7 +1,10 @@
 #include "tools/nvs_render.h"
 
+#include <string.h>
+
 #include "core/memory.h"
 #include "tools/cli.h"
+#include "tools/ranks.h"
 
 static int64_t picture_size(const NvsRender *r) {
     return r->view.width * r->view.height * 3;
@@ -14,7 +17,10 @@ static Status take_memory(NvsRender *r) {
         TRY(mem_alloc(&block, r->inputs * picture_size(r), 1, "input views"));
         r->pixels = block;
     }
-    TRY(mem_alloc(&block, r->count * picture_size(r), 1, "rendered views"));
+    /* Rank 0 has a place for all, even where the last rank has fewer. */
+    r->share = (r->count + ranks_count() - 1) / ranks_count();
+    const int64_t views = output_is_mine() ? r->share * ranks_count() : r->share;
+    TRY(mem_alloc(&block, views * picture_size(r), 1, "rendered views"));
     r->rendered = block;
     TRY(mem_alloc(&block, r->count, sizeof(Camera), "cameras"));
     r->cameras = block;
@@ -76,15 +82,37 @@ static Status begin_scene(NvsRender *r, Camera *all) {
 }
 
 /* Input views write the fast weights, unless they come from a file; every camera only reads them.
- */
+ * Each rank reconstructs, and renders `share` views in a row. */
 static Status render(NvsRender *r, const Camera *inputs, LactViewer *viewer) {
+    const int64_t first = ranks_rank() * r->share, end = first + r->share;
     if (!r->loaded) TRY(lact_viewer_reconstruct(viewer, inputs, r->pixels));
-    for (int64_t i = 0; i < r->count; i++) {
+    for (int64_t i = first; i < end && i < r->count; i++) {
         TRY(nvs_render_camera(&r->model, viewer, r->cameras + i,
-                              r->rendered + i * picture_size(r)));
-        progress_line(10, "%lld of %lld views", (long long)(i + 1), (long long)r->count);
+                              r->rendered + (i - first) * picture_size(r)));
+        if (output_is_mine())
+            progress_line(10, "%lld of %lld views%s", (long long)(i + 1), (long long)r->share,
+                          ranks_count() > 1 ? " on each rank" : "");
     }
     return STATUS_OK;
+}
+
+/* Every rank's views to rank 0, one of each at a time. */
+static Status collect(NvsRender *r) {
+    const size_t size = (size_t)picture_size(r);
+    void *block = NULL;
+    if (ranks_count() < 2) return STATUS_OK;
+    Status s =
+        output_is_mine() ? mem_alloc(&block, ranks_count(), size, "views of the ranks") : STATUS_OK;
+    s = peers_agree(ranks_peers(), s);
+    uint8_t *all = block;
+    for (int64_t i = 0; i < r->share && s == STATUS_OK; i++) {
+        s = peers_collect(ranks_peers(), r->rendered + (size_t)i * size, all, size);
+        for (int rank = 1; output_is_mine() && rank < ranks_count(); rank++)
+            memcpy(r->rendered + (size_t)(rank * r->share + i) * size, all + (size_t)rank * size,
+                   size);
+    }
+    mem_free(block);
+    return s;
 }
 
 static Status run(NvsRender *r, Camera *all) {
@@ -102,14 +130,19 @@ static Status run(NvsRender *r, Camera *all) {
     return s;
 }
 
-Status nvs_render_run(NvsRender *r) {
+static Status render_own(NvsRender *r) {
     void *block;
     TRY(take_memory(r));
     if (!r->loaded) TRY(load_inputs(r));
     TRY(mem_alloc(&block, r->inputs + r->count, sizeof(Camera), "cameras"));
-    Status s = run(r, block);
+    const Status s = run(r, block);
     mem_free(block);
     return s;
+}
+
+Status nvs_render_run(NvsRender *r) {
+    TRY(peers_agree(ranks_peers(), render_own(r)));
+    return collect(r);
 }
 
 void nvs_render_free(NvsRender *r) {

@@ -25,11 +25,13 @@ typedef struct NvsRender {
     bool loaded;       /* `saved` comes from a file: no input pictures */
     char name[256];    /* of the scene */
     uint8_t *pixels;   /* [inputs, height, width, 3]; NULL when loaded */
-    uint8_t *rendered; /* [count, height, width, 3] */
+    int64_t share;     /* views of a rank */
+    uint8_t *rendered; /* [count, height, width, 3]; of ranks but 0: [share, ...], their own */
     Camera *cameras;   /* [count], in the model's frame */
 } NvsRender;
 
-/* Loads input views and cameras, or takes them from the saved scene; reconstructs, renders all. */
+/* Loads input views and cameras, or takes them from the saved scene; reconstructs, renders all, on
+ * all ranks, to rank 0. */
 Status nvs_render_run(NvsRender *r);
 void nvs_render_free(NvsRender *r);
 

@@ -1,6 +1,8 @@
-/* The validation of a run: renders held-out scenes, scores them, shows the first target of each. */
+/* The validation of a run: renders held-out scenes, each rank some of them, scores them, shows a
+ * target of each. Scores have the same bits whatever the number of ranks. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "core/file.h"
 #include "core/log.h"
@@ -13,26 +15,36 @@
 
 enum { SHEET_SCENES = 8, KINDS = NVS_METHODS + 1, NVS_AVERAGE = NVS_METHODS };
 
+/* What a rank tells of the scene that it rendered. */
+typedef struct Report {
+    int64_t status, stop, views;
+    char message[512];
+    Score scores[]; /* [KINDS * most views of a scene] */
+} Report;
+
 typedef struct Validation {
     NvsTask *task;
     ViewScratch scratch;
     uint8_t *pixels, *rendered, *room; /* of one sample; of one view */
-    Score *scores[KINDS];              /* the methods, and the averaged weights */
+    int64_t most;                      /* views of a scene */
+    size_t report_bytes, shown_bytes;
+    Report *mine, *all;   /* `all`: one of each rank */
+    uint8_t *shown;       /* truth and render of the view that pictures show */
+    uint8_t *all_shown;   /* those of all ranks; rank 0 alone */
+    bool pictures;        /* wanted by rank 0 */
+    Score *scores[KINDS]; /* the methods, and the averaged weights */
     int64_t score_count;
     Image sheets[SHEET_SCENES];
     int64_t sheet_count;
 } Validation;
 
-/* Truth, render and error of the target in the middle: the farthest from the inputs. */
-static Status show_view(Validation *v, const NvsViews *views) {
-    if (!v->task->pictures || v->sheet_count == SHEET_SCENES) return STATUS_OK;
+/* ---- one scene ---- */
+
+/* The target in the middle is the farthest from the inputs. */
+static void keep_view(Validation *v, const NvsViews *views) {
     const int64_t middle = views->targets / 2, size = views->width * views->height * 3;
-    const Image truth = {v->pixels + (views->inputs + middle) * size, views->width, views->height};
-    const Image render = {v->rendered + middle * size, views->width, views->height};
-    const SheetOptions o = sheet_options_default();
-    TRY(compare_sheet(&truth, &render, 0.25, &o, &v->sheets[v->sheet_count]));
-    v->sheet_count++;
-    return STATUS_OK;
+    memcpy(v->shown, v->pixels + (views->inputs + middle) * size, (size_t)size);
+    memcpy(v->shown + size, v->rendered + middle * size, (size_t)size);
 }
 
 static Status render(Validation *v, const NvsViews *views, int kind) {
@@ -41,7 +53,7 @@ static Status render(Validation *v, const NvsViews *views, int kind) {
                           views->inputs + views->targets, v->rendered));
     for (int64_t t = 0; t < views->targets; t++)
         TRY(nvs_score_view(views, t, v->rendered + t * size, false,
-                           &v->scores[kind][v->score_count + t]));
+                           &v->mine->scores[kind * v->most + t]));
     return STATUS_OK;
 }
 
@@ -61,40 +73,110 @@ static Status one_scene(Validation *v, const ViewSample *sample) {
     ViewCamera cameras[VIEW_MAX];
     const NvsViews views = {v->pixels,       cameras,       sample->inputs,
                             sample->targets, c->view_width, c->height};
+    Score *scores = v->mine->scores;
+    v->mine->views = views.targets;
     TRY(view_load_sample(t->data->val, sample, &t->data->view, &v->scratch, v->pixels, cameras));
-    TRY(nvs_score_baselines(&views, false, v->room, v->scores[NVS_NEAREST] + v->score_count,
-                            v->scores[NVS_MEAN] + v->score_count));
+    TRY(nvs_score_baselines(&views, false, v->room, scores + NVS_NEAREST * v->most,
+                            scores + NVS_MEAN * v->most));
     TRY(render(v, &views, NVS_MODEL));
-    if (!t->show_average) TRY(show_view(v, &views));
+    if (!t->show_average) keep_view(v, &views);
     if (t->ema) TRY(render_average(v, &views));
-    if (t->show_average) TRY(show_view(v, &views));
-    v->score_count += views.targets;
+    if (t->show_average) keep_view(v, &views);
+    return STATUS_OK;
+}
+
+/* ---- rounds: each rank renders a scene, in the order of the index ---- */
+
+/* As many scenes as there are ranks, but not more than are still wanted: so the same ones are tried
+ * whatever the number of ranks. */
+static int choose(const Validation *v, int64_t *next, int64_t chosen[PEERS_MAX]) {
+    const EvalIndex *index = &v->task->data->index;
+    const int64_t wanted = v->task->data->val_count - v->task->scores.scenes;
+    int n = 0;
+    for (; *next < index->count && n < ranks_count() && n < wanted; (*next)++)
+        if (index->entries[*next].state == EVAL_READY) chosen[n++] = *next;
+    return n;
+}
+
+static bool is_broken(Status s) {
+    return s == STATUS_DATA || s == STATUS_IO;
+}
+
+static Report *report_of(const Validation *v, int rank) {
+    return (Report *)(void *)((unsigned char *)v->all + (size_t)rank * v->report_bytes);
+}
+
+/* Truth, render and error. */
+static Status show_view(Validation *v, int rank) {
+    const LactNvsConfig *c = &v->task->model->config;
+    uint8_t *truth = v->all_shown + (size_t)rank * v->shown_bytes;
+    const Image a = {truth, c->view_width, c->height};
+    const Image b = {truth + v->shown_bytes / 2, c->view_width, c->height};
+    const SheetOptions o = sheet_options_default();
+    if (!v->all_shown || v->sheet_count == SHEET_SCENES) return STATUS_OK;
+    TRY(compare_sheet(&a, &b, 0.25, &o, &v->sheets[v->sheet_count]));
+    v->sheet_count++;
     return STATUS_OK;
 }
 
 /* Scenes that turn out to be broken are counted; everything else ends the validation. */
-static Status all_scenes(Validation *v) {
-    NvsTask *t = v->task;
-    NvsScores *scores = &t->scores;
-    EvalIndex *index = &t->data->index;
-    for (int64_t i = 0; i < index->count && scores->scenes < t->data->val_count; i++) {
-        EvalEntry *e = &index->entries[i];
-        if (e->state != EVAL_READY) continue;
-        Status s = one_scene(v, &e->sample);
-        if (s == STATUS_DATA || s == STATUS_IO) {
-            log_warn("validation: scene %s is left out: %s", e->scene, status_message());
-            TRY(eval_entry_failed(e));
-            scores->failed++;
-            continue;
-        }
-        TRY(status_context(s, "scene %s", e->scene));
-        scores->scenes++;
-        progress_line(10, "validating %lld of %lld scenes", (long long)scores->scenes,
-                      (long long)t->data->val_count);
-        if (train_stop_requested()) return status_set(STATUS_STOPPED, "stopped while validating");
+static Status take(Validation *v, EvalEntry *e, int rank) {
+    NvsScores *scores = &v->task->scores;
+    Report *r = report_of(v, rank);
+    const Status s = (Status)r->status;
+    if (s != STATUS_OK) {
+        r->message[sizeof r->message - 1] = '\0';
+        if (!is_broken(s) && rank != ranks_rank() && ranks_count() > 1)
+            return status_set(s, "rank %d: scene %s: %s", rank, e->scene, r->message);
+        status_set(s, "%s", r->message);
+        if (!is_broken(s)) return status_context(s, "scene %s", e->scene);
+        if (output_is_mine())
+            log_warn("validation: scene %s is left out: %s", e->scene, r->message);
+        scores->failed++;
+        return eval_entry_failed(e);
     }
-    return scores->scenes > 0 ? STATUS_OK : status_set(STATUS_DATA, "no scene could be rendered");
+    for (int k = 0; k < KINDS; k++)
+        memcpy(v->scores[k] + v->score_count, r->scores + k * v->most,
+               (size_t)r->views * sizeof(Score));
+    v->score_count += r->views;
+    scores->scenes++;
+    return show_view(v, rank);
 }
+
+static void render_own(Validation *v, const EvalEntry *e) {
+    memset(v->mine, 0, v->report_bytes);
+    if (e) v->mine->status = one_scene(v, &e->sample);
+    if (v->mine->status != STATUS_OK)
+        snprintf(v->mine->message, sizeof v->mine->message, "%s", status_message());
+    v->mine->stop = train_stop_requested();
+}
+
+static Status one_round(Validation *v, const int64_t *chosen, int n) {
+    EvalEntry *entries = v->task->data->index.entries;
+    Peers *p = ranks_peers();
+    bool stop = false;
+    Status s = STATUS_OK;
+    render_own(v, ranks_rank() < n ? &entries[chosen[ranks_rank()]] : NULL);
+    TRY(peers_gather(p, v->mine, v->all, v->report_bytes));
+    if (v->pictures) TRY(peers_collect(p, v->shown, v->all_shown, v->shown_bytes));
+    for (int i = 0; i < n && s == STATUS_OK; i++) s = take(v, &entries[chosen[i]], i);
+    for (int i = 0; i < ranks_count(); i++) stop |= report_of(v, i)->stop != 0;
+    if (output_is_mine())
+        progress_line(10, "validating %lld of %lld scenes", (long long)v->task->scores.scenes,
+                      (long long)v->task->data->val_count);
+    if (s == STATUS_OK && stop) s = status_set(STATUS_STOPPED, "stopped while validating");
+    return peers_agree(p, s);
+}
+
+static Status all_scenes(Validation *v) {
+    int64_t chosen[PEERS_MAX], next = 0;
+    int n;
+    while ((n = choose(v, &next, chosen)) > 0) TRY(one_round(v, chosen, n));
+    if (v->task->scores.scenes > 0) return STATUS_OK;
+    return status_set(STATUS_DATA, "no scene could be rendered");
+}
+
+/* ---- all of them ---- */
 
 static Status write_pictures(const Validation *v, int64_t step) {
     char name[48], *path;
@@ -114,29 +196,47 @@ static Status write_pictures(const Validation *v, int64_t step) {
     return s;
 }
 
-static Status prepare(Validation *v) {
+static Status take_memory(Validation *v) {
     const LactNvsConfig *c = &v->task->model->config;
     const int64_t picture = c->height * c->view_width * 3, most = v->task->data->val_views;
     const int64_t views = (v->task->data->val_count + 1) * most;
     void *block;
+    v->most = most;
+    v->report_bytes = sizeof(Report) + (size_t)(KINDS * most) * sizeof(Score);
+    v->shown_bytes = 2 * (size_t)picture;
     TRY(mem_alloc(&block, most * picture, 1, "views"));
     v->pixels = block;
     TRY(mem_alloc(&block, most * picture, 1, "rendered views"));
     v->rendered = block;
     TRY(mem_alloc(&block, picture, 1, "a view"));
     v->room = block;
+    TRY(mem_alloc(&block, 2 * picture, 1, "a view and its truth"));
+    v->shown = block;
+    TRY(mem_alloc(&block, 1, v->report_bytes, "scores of a scene"));
+    v->mine = block;
+    TRY(mem_alloc(&block, ranks_count(), v->report_bytes, "scores of the ranks"));
+    v->all = block;
     TRY(mem_alloc(&block, KINDS * views, sizeof(Score), "scores"));
     for (int k = 0; k < KINDS; k++) v->scores[k] = (Score *)block + k * views;
+    if (!v->task->pictures) return STATUS_OK;
+    TRY(mem_alloc(&block, ranks_count(), v->shown_bytes, "views of the ranks"));
+    v->all_shown = block;
     return STATUS_OK;
+}
+
+/* Rank 0 alone knows where pictures go, and whether any are wanted. */
+static Status prepare(Validation *v) {
+    TRY(peers_agree(ranks_peers(), take_memory(v)));
+    v->pictures = v->task->pictures != NULL;
+    return peers_broadcast(ranks_peers(), &v->pictures, sizeof v->pictures);
 }
 
 static void validation_free(Validation *v) {
     for (int64_t i = 0; i < v->sheet_count; i++) image_free(&v->sheets[i]);
     view_scratch_free(&v->scratch);
-    mem_free(v->pixels);
-    mem_free(v->rendered);
-    mem_free(v->room);
-    mem_free(v->scores[0]);
+    void *const owned[] = {v->pixels, v->rendered, v->room,      v->shown,
+                           v->mine,   v->all,      v->all_shown, v->scores[0]};
+    for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++) mem_free(owned[i]);
 }
 
 static Status run(Validation *v, int64_t step, ScoreSummary out[KINDS]) {
@@ -164,11 +264,13 @@ static void record_scores(const NvsScores *scores, const ScoreSummary *sum, bool
     json_pair_int(record, "failed", scores->failed);
 }
 
-static Status validate(NvsTask *t, int64_t step, double *metric, JsonWriter *record) {
+Status nvs_validate(void *task, int64_t step, double *metric, JsonWriter *record) {
+    NvsTask *t = task;
     Validation v = {.task = t};
     ScoreSummary sum[KINDS];
     t->scores = (NvsScores){0};
-    Status s = run(&v, step, sum);
+    /* Pictures are rank 0's: what it cannot do ends all. */
+    Status s = peers_agree(ranks_peers(), run(&v, step, sum));
     validation_free(&v);
     TRY(s);
     NvsScores *scores = &t->scores;
@@ -185,30 +287,4 @@ static Status validate(NvsTask *t, int64_t step, double *metric, JsonWriter *rec
     }
     record_scores(scores, &sum[NVS_MODEL], t->ema != NULL, record);
     return STATUS_OK;
-}
-
-/* What the other ranks learn of a validation: rank 0 renders, they wait. */
-typedef struct Outcome {
-    int64_t status;
-    double metric;
-    NvsScores scores;
-    char message[512];
-} Outcome;
-
-Status nvs_validate(void *task, int64_t step, double *metric, JsonWriter *record) {
-    NvsTask *t = task;
-    if (ranks_count() < 2) return validate(t, step, metric, record);
-    Outcome o = {.status = STATUS_OK};
-    if (ranks_rank() == 0) {
-        o.status = validate(t, step, metric, record);
-        if (o.status != STATUS_OK) snprintf(o.message, sizeof o.message, "%s", status_message());
-        o.metric = *metric;
-        o.scores = t->scores;
-    }
-    TRY(peers_broadcast(ranks_peers(), &o, sizeof o));
-    *metric = o.metric;
-    t->scores = o.scores;
-    if (o.status == STATUS_OK || ranks_rank() == 0) return (Status)o.status;
-    o.message[sizeof o.message - 1] = '\0';
-    return status_set((Status)o.status, "%s", o.message);
 }
