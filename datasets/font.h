@@ -1,6 +1,5 @@
-/* Labels in pictures: a fixed bitmap font of 5x7 dots in cells of 6x8, made for this program. Small
- * letters look like capitals; characters without a glyph are drawn as a box, UTF-8 sequences as
- * one.
+/* Labels in pictures: a fixed bitmap font of 5x7 dots (5x8 with descenders) in cells of 6x8, made
+ * for this program. Characters without a glyph are drawn as a box, UTF-8 sequences as one.
  */
 #ifndef TTV_DATASETS_FONT_H
 #define TTV_DATASETS_FONT_H

@@ -46,9 +46,9 @@ typedef struct Figure {
 } Figure;
 
 static const Figure figures[] = {
-    {"loss.png", "loss", {{"train", "loss"}, {"validate", "val_loss"}, {"validate", "ema_loss"}}},
+    {"loss.png", "Loss", {{"train", "loss"}, {"validate", "val_loss"}, {"validate", "ema_loss"}}},
     {"accuracy.png",
-     "top-1 of the validation, %",
+     "Top-1 of the validation, %",
      {{"validate", "top1"}, {"validate", "ema_top1"}}},
     {"psnr.png",
      "PSNR of the validation, dB",
@@ -56,9 +56,9 @@ static const Figure figures[] = {
       {"validate", "ema_psnr"},
       {"validate", "nearest_psnr"},
       {"validate", "mean_psnr"}}},
-    {"lr.png", "learning rate", {{"train", "lr"}}},
-    {"grad_norm.png", "gradient norm before clipping", {{"train", "grad_norm"}}},
-    {"speed.png", "samples a second", {{"train", "images_per_s"}, {"train", "samples_per_s"}}},
+    {"lr.png", "Learning rate", {{"train", "lr"}}},
+    {"grad_norm.png", "Gradient norm before clipping", {{"train", "grad_norm"}}},
+    {"speed.png", "Samples a second", {{"train", "images_per_s"}, {"train", "samples_per_s"}}},
 };
 enum { FIGURES = sizeof figures / sizeof *figures, NAME = 96, FIGURE_BYTES = 16 << 20 };
 

@@ -7,6 +7,7 @@
 #include "core/file.h"
 #include "core/memory.h"
 #include "datasets/compose.h"
+#include "datasets/font.h"
 #include "tools/predict.h"
 
 Status confusion_init(Confusion *c, int64_t classes) {
@@ -113,7 +114,18 @@ Status confusion_write_csv(const Confusion *c, const ClassList *names, const cha
 
 /* ---- the picture ---- */
 
-enum { LEFT = 110, TOP = 30, BORDER = 8, SMALLEST = 1, LARGEST = 24, WISHED = 640 };
+enum {
+    LEFT = 110,
+    TOP = 62,
+    BORDER = 8,
+    SMALLEST = 1,
+    LARGEST = 34,
+    WISHED = 680,
+    NAMED = 8,   /* pixels of a cell from which on rows have names */
+    COUNTED = 22 /* and cells their numbers */
+};
+
+static const Color ink = {40, 40, 40};
 
 static int64_t cell_side(int64_t classes) {
     const int64_t side = WISHED / classes;
@@ -131,27 +143,57 @@ static void fill(Image *canvas, int64_t x0, int64_t y0, int64_t side, double sha
     }
 }
 
-static void draw(const Confusion *c, const ClassList *names, int64_t side, Image *canvas) {
-    const Color ink = {40, 40, 40};
+/* In the middle of a cell; numbers that do not fit are left to the shade. */
+static void write_count(Image *canvas, int64_t x, int64_t y, int64_t side, int64_t count,
+                        bool dark) {
+    char text[24];
+    snprintf(text, sizeof text, "%lld", (long long)count);
+    const int64_t width = canvas_text_width(text, 1);
+    if (count == 0 || width > side) return;
+    canvas_text(canvas, x + (side - width + 1) / 2, y + side / 2 - 4, 1,
+                dark ? (Color){255, 255, 255} : ink, text);
+}
+
+/* As much of a name as fits into `width` pixels. */
+static void short_name(const char *name, int64_t width, char label[96]) {
+    text_printable(name, label, 96);
+    int64_t fits = width / FONT_WIDTH;
+    if ((int64_t)strlen(label) > fits) label[fits < 0 ? 0 : fits] = '\0';
+}
+
+static void draw_row(const Confusion *c, const ClassList *names, int64_t side, int64_t row,
+                     Image *canvas) {
+    const int64_t images = score_of(c, row).images, y = TOP + row * side;
     char label[96];
-    canvas_text(canvas, BORDER, BORDER, 1, ink, "rows: true class, columns: prediction");
-    for (int64_t row = 0; row < c->classes; row++) {
-        const int64_t images = score_of(c, row).images, y = TOP + row * side;
-        if (side >= 8) {
-            text_printable(names->names[row], label, 16);
-            canvas_text(canvas, LEFT - 6 - canvas_text_width(label, 1), y + side / 2 - 4, 1, ink,
-                        label);
-        }
-        for (int64_t k = 0; k < c->classes; k++) {
-            const double count = (double)c->counts[row * c->classes + k];
-            fill(canvas, LEFT + k * side, y, side, images > 0 ? count / (double)images : 0);
-        }
+    if (side >= NAMED) {
+        short_name(names->names[row], LEFT - BORDER - 6, label);
+        canvas_text(canvas, LEFT - 6 - canvas_text_width(label, 1), y + side / 2 - 4, 1, ink,
+                    label);
     }
+    for (int64_t k = 0; k < c->classes; k++) {
+        const int64_t count = c->counts[row * c->classes + k], x = LEFT + k * side;
+        const double share = images > 0 ? (double)count / (double)images : 0;
+        fill(canvas, x, y, side, share);
+        if (side >= COUNTED) write_count(canvas, x, y, side, count, share > 0.5);
+    }
+}
+
+static void draw(const Confusion *c, const ClassList *names, int64_t side, Image *canvas) {
+    char label[96];
+    canvas_text(canvas, BORDER, BORDER, 2, ink, "Confusion of classes");
+    canvas_text(canvas, BORDER, BORDER + 20, 1, ink,
+                "rows: true class, columns: prediction; shade: share of the row, 0 to 1");
+    for (int64_t k = 0; side >= COUNTED && k < c->classes; k++) {
+        short_name(names->names[k], side - 2, label);
+        canvas_text(canvas, LEFT + k * side + (side - canvas_text_width(label, 1)) / 2, TOP - 12, 1,
+                    ink, label);
+    }
+    for (int64_t row = 0; row < c->classes; row++) draw_row(c, names, side, row, canvas);
 }
 
 Status confusion_write_png(const Confusion *c, const ClassList *names, const char *path) {
     const int64_t side = cell_side(c->classes), matrix = side * c->classes;
-    const int64_t width = LEFT + matrix + BORDER, least = LEFT + 230;
+    const int64_t width = LEFT + matrix + BORDER, least = 2 * BORDER + 71 * FONT_WIDTH;
     Image canvas;
     void *bytes;
     size_t size;

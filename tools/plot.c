@@ -137,6 +137,9 @@ static void whisker(Plot *p, double x, double low, double high, Color c) {
     line(p, x - HALF, y1, x + HALF, y1, c);
 }
 
+/* Squares at the values while they can be told apart; later where a line begins. */
+enum { MARKED = 80 };
+
 static void draw(Plot *p, const PlotSeries *s, Color c, bool points) {
     bool joined = false;
     double x0 = 0, y0 = 0;
@@ -144,7 +147,7 @@ static void draw(Plot *p, const PlotSeries *s, Color c, bool points) {
         const double vx = on_axis(p, s->x[i]), vy = on_axis(p, s->y[i]);
         const bool there = isfinite(vx) && isfinite(vy);
         const double x = there ? place_x(p, vx) : 0, y = there ? place_y(p, vy) : 0;
-        if (there) square(p, x, y, points ? 1 : 2, c);
+        if (there && (points || s->count <= MARKED || !joined)) square(p, x, y, points ? 1 : 2, c);
         if (there && s->low && s->high)
             whisker(p, x, on_axis(p, s->low[i]), on_axis(p, s->high[i]), c);
         if (there && joined && !points) line(p, x0, y0, x, y, c);
