@@ -75,7 +75,12 @@ static int run(Config *config, int argc, char **argv) {
     if (argc > 0) return cli_usage(&command_nvs_eval, "unexpected argument '%s'", argv[0]);
     if (!options.input.checkpoint[0] || !options.input.root[0])
         return cli_usage(&command_nvs_eval, "--checkpoint and --data-dir are needed");
-    NvsEval e = {.save = options.save_images, .per_view = options.per_view};
+    NvsEval e = {.save = options.save_images,
+                 .per_view = options.per_view,
+                 .checkpoint = options.input.checkpoint,
+                 .root = options.input.root,
+                 .split = options.input.split,
+                 .index_file = options.views.index};
     int code;
     if (ranks_launch(&code)) return code;
     Status s = ranks_join();

@@ -114,6 +114,17 @@ static Status all_rounds(NvsEval *e) {
 
 /* ---- all ---- */
 
+/* Of the mean PSNR: how far another choice of so many scenes would move it. */
+static double standard_error(const NvsEval *e, int method, int64_t n) {
+    double squares = 0;
+    for (int64_t i = 0; i < e->index.count; i++) {
+        const ScoreSummary *s = &e->scenes[i][method];
+        if (s->n == 0 || !isfinite(s->psnr_mean)) continue;
+        squares += (s->psnr_mean - e->psnr[method]) * (s->psnr_mean - e->psnr[method]);
+    }
+    return n > 1 ? sqrt(squares / (double)(n - 1) / (double)n) : NAN;
+}
+
 /* Means over scenes; a scene whose views are all identical has no finite PSNR and is left out. */
 static void summarise(NvsEval *e) {
     for (int m = 0; m < NVS_METHODS; m++) {
@@ -127,6 +138,7 @@ static void summarise(NvsEval *e) {
             if (s->n_lpips > 0) lpips += s->lpips_mean, n_lpips++;
         }
         e->psnr[m] = n_psnr > 0 ? psnr / (double)n_psnr : NAN;
+        e->psnr_error[m] = standard_error(e, m, n_psnr);
         e->lpips[m] = n_lpips > 0 ? lpips / (double)n_lpips : NAN;
         e->ssim[m] = n_ssim > 0 ? ssim / (double)n_ssim : NAN;
     }

@@ -25,6 +25,8 @@ typedef struct NvsEval {
     Score **scores; /* of every entry's views, [method * targets + target]; NULL: not scored */
     double psnr[NVS_METHODS], ssim[NVS_METHODS]; /* mean over scenes of their means; NAN: none */
     double lpips[NVS_METHODS];
+    double psnr_error[NVS_METHODS]; /* standard error of that mean; NAN below two scenes */
+    const char *checkpoint, *root, *split, *index_file; /* for the report; "": a generated index */
     Lpips *network;            /* NULL: no weights were given, and LPIPS is not computed */
     float *planes;             /* two views in 0..1, for LPIPS */
     NvsEvalReport *mine, *all; /* `all`: one of each rank */

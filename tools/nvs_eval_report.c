@@ -83,6 +83,22 @@ static void print_lpips_note(const NvsEval *e) {
         note("LPIPS was not computed: views have a side below %d pixels", LPIPS_SIDE);
 }
 
+/* As --poses has it. */
+static const char *poses_name(int rule) {
+    return rule == POSES_ALL ? "all" : rule == POSES_INPUTS ? "inputs" : "none";
+}
+
+/* What the numbers are of: without it they cannot be compared with others. */
+static void print_protocol(const NvsEval *e) {
+    const LactNvsConfig *c = &e->model.config;
+    note("views of %lldx%lld, activations %s, frame of the poses: %s; index: %s",
+         (long long)c->view_width, (long long)c->height, dtype_name(e->model.act),
+         poses_name(c->poses), e->index_file[0] ? e->index_file : "generated");
+    if (e->evaluated > 1)
+        note("standard error of the model's mean PSNR over %lld scenes: %.2f dB",
+             (long long)e->evaluated, e->psnr_error[0]);
+}
+
 void nvs_eval_print_text(const NvsEval *e) {
     out_printf("%-24s %5s", "scene", "views");
     for (int m = 0; m < NVS_METHODS; m++) {
@@ -101,6 +117,7 @@ void nvs_eval_print_text(const NvsEval *e) {
     out_printf("%lld evaluated, %lld null, %lld missing, %lld faulty, %lld failed\n",
                (long long)e->evaluated, (long long)n.null, (long long)n.missing,
                (long long)n.faulty, (long long)n.failed);
+    print_protocol(e);
     print_lpips_note(e);
 }
 
@@ -148,9 +165,21 @@ static void json_entry(JsonWriter *w, const NvsEval *e, int64_t i) {
 
 Status nvs_eval_print_json(const NvsEval *e) {
     const EvalCounts n = eval_index_counts(&e->index);
+    const LactNvsConfig *c = &e->model.config;
     JsonWriter w;
     json_writer_init(&w);
+    char decoders[96];
+    image_decoders(decoders, sizeof decoders);
     json_begin_object(&w);
+    json_pair_string(&w, "checkpoint", e->checkpoint);
+    json_pair_string(&w, "data", e->root);
+    json_pair_string(&w, "split", e->split);
+    json_pair_string(&w, "index", e->index_file[0] ? e->index_file : "generated");
+    json_pair_string(&w, "poses", poses_name(c->poses));
+    json_pair_int(&w, "width", c->view_width);
+    json_pair_int(&w, "height", c->height);
+    json_pair_string(&w, "precision", dtype_name(e->model.act));
+    json_pair_string(&w, "decoders", decoders);
     json_pair_int(&w, "evaluated", e->evaluated);
     json_pair_int(&w, "views", e->views);
     json_pair_int(&w, "null", n.null);
@@ -158,6 +187,7 @@ Status nvs_eval_print_json(const NvsEval *e) {
     json_pair_int(&w, "faulty", n.faulty);
     json_pair_int(&w, "failed", n.failed);
     json_methods(&w, e, numbers_of_all(e));
+    json_pair_number(&w, "psnr_standard_error", e->psnr_error[0]);
     if (!e->network) json_pair_string(&w, "lpips_note", "not computed: no weights were given");
     json_key(&w, "scenes");
     json_begin_array(&w);

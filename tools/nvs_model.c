@@ -226,6 +226,11 @@ static Status forward(NvsModel *m, const uint8_t *pixels, const float *numbers, 
 static Status to_pixels(const NvsModel *m, const float *patches, float *rgb, uint8_t *out) {
     const LactNvsConfig *c = &m->config;
     TRY(image_from_patches(patches, c->height, c->view_width, c->patch, rgb));
+    for (int64_t i = 0; i < c->height * c->view_width * 3; i++)
+        if (!isfinite(rgb[i]))
+            return status_set(STATUS_NUMERIC,
+                              "colours of a rendered view are not finite: the weights are damaged, "
+                              "or --precision is too narrow for them");
     for (int64_t i = 0; i < c->height * c->view_width * 3; i++) {
         const float x = rgb[i] > 0 ? (rgb[i] < 1 ? rgb[i] : 1.0f) : 0.0f;
         out[i] = (uint8_t)lrintf(255.0f * x);

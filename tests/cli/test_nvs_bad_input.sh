@@ -79,4 +79,25 @@ run 3 nvs render --checkpoint model --data-dir bad --set nvs_model.variant=V4 -o
 tells 'trained with variant base'
 checks=$((checks + 1))
 [ ! -e no ] || fail 'a refused render left a folder'
+# ---- weights that hold a NaN: no black pictures, no scores of them ----
+if command -v python3 >/dev/null; then
+    python3 - model/last.safetensors spoilt.safetensors <<'PY'
+import json, struct, sys
+b = bytearray(open(sys.argv[1], "rb").read())
+n = struct.unpack("<Q", b[:8])[0]
+at = json.loads(b[8:8 + n])["image_token_decoder.1.weight"]["data_offsets"][0]
+b[8 + n + at:12 + n + at] = struct.pack("<f", float("nan"))
+open(sys.argv[2], "wb").write(b)
+PY
+    run 6 nvs eval --checkpoint spoilt.safetensors --data-dir rooms
+    tells 'are not finite'
+    quiet_out
+    run 6 nvs render --checkpoint spoilt.safetensors --data-dir rooms --split test --frames 2 -o spoilt
+    tells 'are not finite'
+    checks=$((checks + 1))
+    [ ! -e spoilt ] || fail 'pictures were written'
+else
+    skip 'a NaN in weights: no python3 to write one'
+fi
+
 finish

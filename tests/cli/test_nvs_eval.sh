@@ -19,6 +19,16 @@ run 0 nvs eval -c model/config.ini --checkpoint model --data-dir rooms --index i
 run 0 "${eval[@]}" --split train --inputs 3 --targets 2
 says '4 evaluated'
 
+# ---- what the numbers are of ----
+run 0 "${eval[@]}" --index index.json
+tells 'views of 32x32, activations F32, frame of the poses: all; index: index.json'
+tells "standard error of the model's mean PSNR over 2 scenes"
+run 0 "${eval[@]}" --index index.json --json --poses inputs --precision bf16
+json_ok out
+equal 'protocol' "$(json_get out '" ".join(str(d[k]) for k in ("checkpoint", "data", "split", "index", "poses", "width", "precision"))')" \
+    'model rooms test index.json inputs 32 BF16'
+equal 'standard error' "$(json_get out 'abs(2 * d["psnr_standard_error"] - abs(d["scenes"][0]["model"]["psnr"] - d["scenes"][1]["model"]["psnr"])) < 1e-9')" True
+
 # ---- kept pictures: ttv psnr finds the same numbers in them ----
 run 0 "${eval[@]}" --index index.json --save-images kept --json
 equal 'kept' "$(find kept/truth kept/render -name '*.png' | wc -l)" 12
