@@ -121,15 +121,21 @@ static const char *const elsewhere[][2] = {
     {"amp-dtype", "precision"},
     {"auto-augment", "aa"},
     {"bs-per-gpu", "batch-size"},
+    {"camera-dir", "data-dir"},
     {"data-path", "data-dir"},
     {"ema-decay", "model-ema-decay"},
+    {"experiment", "output"},
     {"finetune", "initial-checkpoint"},
+    {"global-batch-size", "batch-size"},
     {"grad-clip", "clip-grad"},
     {"image-size", "img-size"},
     {"imgsz", "img-size"},
     {"label-smoothing", "smoothing"},
+    {"lpips", "lpips-weights"},
     {"max-gap", "gap-max"},
     {"min-gap", "gap-min"},
+    {"name", "output"},
+    {"nproc-per-node", "ranks"},
     {"num-frames", "frames"},
     {"num-input-views", "inputs"},
     {"num-target-views", "targets"},
@@ -137,10 +143,47 @@ static const char *const elsewhere[][2] = {
     {"output-dir", "output"},
     {"pretrained-path", "initial-checkpoint"},
     {"pretrained-path", "checkpoint"},
+    {"rdzv", "rdzv-port"},
     {"re10k-dir", "data-dir"},
     {"recovery-interval", "save-every"},
+    {"scene-pose-normalize", "poses"},
     {"skip-grad-norm", "skip-norm"},
+    {"target-views", "targets"},
+    {"use-ema", "model-ema"},
+    {"use-ema", "weights"},
+    {"warmup", "warmup-epochs"},
+    {"warmup", "warmup-steps"},
     {"wd", "weight-decay"},
+};
+
+/* Where the answer is no other flag: what to do instead. */
+static const struct Advice {
+    const char *flag, *command; /* the beginning of the commands' names */
+    const char *text;
+} advice[] = {
+    {"cache", "", "pictures are read in place; 'ttv data pack' makes few large files of many"},
+    {"compare", "nvs render", "views listed with --targets are compared with their pictures"},
+    {"contact-sheet", "nvs render", "sheet.png is always written"},
+    {"deterministic", "", "every run is: the same seed gives the same bits"},
+    {"error-map", "nvs render", "views listed with --targets get one"},
+    {"eval-metric", "", "the best checkpoint is the one with the highest top-1, or PSNR"},
+    {"fullname", "", "paths are written as they were given"},
+    {"image-shape", "nvs", "--view-height and --view-width are the size"},
+    {"log-format", "", "log.txt and metrics.jsonl in the run folder hold both, --json the result"},
+    {"lpips-start", "nvs train", "the loss is the mean squared error"},
+    {"lpips-weight", "nvs train", "the loss is the mean squared error; 'nvs eval' has LPIPS"},
+    {"mean", "", "it is --set preprocess.mean_r=X (mean_g, mean_b)"},
+    {"no-input", "", "nothing is ever asked"},
+    {"no-resume-opt", "", "--initial-checkpoint takes weights without the optimiser's state"},
+    {"num-all-views", "nvs", "--inputs and --targets are their numbers"},
+    {"opt", "", "AdamW is the optimiser; --matrices muon gives matrices to Muon"},
+    {"plain", "", "output is plain where it is no terminal; --json is for programs"},
+    {"ratio", "", "they are --ratio-min and --ratio-max"},
+    {"scale", "", "they are --scale-min and --scale-max"},
+    {"square-crop", "nvs", "pictures are cropped to --view-width x --view-height"},
+    {"std", "", "it is --set preprocess.std_r=X (std_g, std_b)"},
+    {"tf32", "", "it is --precision tf32"},
+    {"tta", "classify", "'ttv eval' has it"},
 };
 
 /* A word typed with underscores, or with dashes where a key has underscores. */
@@ -154,6 +197,15 @@ static const char *name_elsewhere(const Command *c, const char *flag) {
     for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
         if (same_name(flag, elsewhere[i][0]) && cli_find_flag(c, elsewhere[i][1], NULL))
             return elsewhere[i][1];
+    return NULL;
+}
+
+static const char *advice_on(const Command *c, const char *flag) {
+    for (size_t i = 0; i < sizeof advice / sizeof *advice; i++) {
+        const char *of = advice[i].command;
+        if (same_name(flag, advice[i].flag) && strncmp(c->name, of, strlen(of)) == 0)
+            return advice[i].text;
+    }
     return NULL;
 }
 
@@ -171,6 +223,9 @@ static Status unknown_flag(const Command *c, const char *flag) {
                 return status_set(STATUS_USAGE, "unknown flag --%s; that key is --set %s.%s=VALUE",
                                   flag, list[i].name, o->key);
         }
+    const char *text = advice_on(c, flag);
+    if (!text && negated) text = advice_on(c, flag + 3);
+    if (!near && text) return status_set(STATUS_USAGE, "unknown flag --%s; %s", flag, text);
     if (!near) near = nearest_name(negated ? flag + 3 : flag, names, n);
     if (near)
         return status_set(STATUS_USAGE, "unknown flag --%s; did you mean --%s%s?", flag,

@@ -64,4 +64,22 @@ for command in "${all[@]}"; do
     for ((i = 0; i < ${#valued[@]}; i += 7)); do run 2 $command "${valued[i]}"; done
 done
 
+# ---- what other tools call it, and flags whose work is done otherwise ----
+while read -r command flag want; do
+    run 2 ${command//_/ } "--$flag" 1
+    tells "$want"
+done <<'LIST'
+train data-path did you mean --data-dir?
+train nproc-per-node did you mean --ranks?
+train use_ema did you mean --model-ema?
+eval use-ema did you mean --weights?
+nvs_train warmup did you mean --warmup-steps?
+nvs_render target-views did you mean --targets?
+train no-tf32 it is --precision tf32
+train mean it is --set preprocess.mean_r
+nvs_train lpips-weight the loss is the mean squared error
+nvs_render contact-sheet sheet.png is always written
+classify tta 'ttv eval' has it
+LIST
+
 finish
