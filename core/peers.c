@@ -1,12 +1,14 @@
 /* What ranks tell each other, over rank 0. */
 #include "core/peers.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "core/peers_internal.h"
 
@@ -73,9 +75,40 @@ static Status send_to(Peers *p, int rank, const void *data, size_t bytes) {
     return w == WIRE_OK ? STATUS_OK : failed(p, rank, w);
 }
 
-static Status receive_from(Peers *p, int rank, void *data, size_t bytes) {
-    const Wire w =
-        wire_receive(p->links[rank].data, data, bytes, seconds_now() + p->timeout_s, &p->any_lost);
+/* A wait so long, or half of what is allowed, is told. */
+static const double patience_s = 60;
+
+static void tell_wait(const Peers *p, int rank, double seconds) {
+    const Link *link = &p->links[rank];
+    if (p->rank == 0)
+        log_warn("rank %d (pid %ld on %s) has not come for %.0f s: the others wait, up to %g s",
+                 rank, link->pid, link->host, seconds, p->timeout_s);
+}
+
+/* Rank 0 waits for the others up to timeout_s in all. They wait for rank 0 so long as it waits for
+ * another one: it will say which one is lost. */
+static Wire await(Peers *p, int rank, double *start) {
+    const double patience = fmin(patience_s, p->timeout_s / 2);
+    const int fd = p->links[rank].data;
+    if (p->rank == 0) atomic_store(&p->waits_for, rank);
+    Wire w = wire_wait(fd, start, patience, &p->any_lost);
+    if (w == WIRE_LATE) {
+        tell_wait(p, rank, patience);
+        w = wire_wait(fd, start, p->timeout_s, &p->any_lost);
+    }
+    const int other = atomic_load(&p->waits_for);
+    if (w == WIRE_LATE && p->rank != 0 && other >= 0 && other != p->rank)
+        w = wire_wait(fd, start, 2 * p->timeout_s + 5, &p->any_lost);
+    if (p->rank == 0) atomic_store(&p->waits_for, -1);
+    return w;
+}
+
+/* start: when the first of several was waited for. */
+static Status receive_from(Peers *p, int rank, void *data, size_t bytes, double *start) {
+    Wire w = await(p, rank, start);
+    if (w == WIRE_OK)
+        w = wire_receive(p->links[rank].data, data, bytes, seconds_now() + p->timeout_s,
+                         &p->any_lost);
     return w == WIRE_OK ? STATUS_OK : failed(p, rank, w);
 }
 
@@ -84,14 +117,16 @@ static Status receive_from(Peers *p, int rank, void *data, size_t bytes) {
 Status peers_collect(Peers *p, const void *mine, void *all, size_t bytes) {
     if (peers_rank(p) != 0) return send_to(p, 0, mine, bytes);
     memcpy(all, mine, bytes);
+    double start = seconds_now();
     for (int i = 1; !alone(p) && i < p->ranks; i++)
-        TRY(receive_from(p, i, (char *)all + (size_t)i * bytes, bytes));
+        TRY(receive_from(p, i, (char *)all + (size_t)i * bytes, bytes, &start));
     return STATUS_OK;
 }
 
 Status peers_broadcast(Peers *p, void *data, size_t bytes) {
     if (alone(p)) return STATUS_OK;
-    if (p->rank != 0) return receive_from(p, 0, data, bytes);
+    double start = seconds_now();
+    if (p->rank != 0) return receive_from(p, 0, data, bytes, &start);
     for (int i = 1; i < p->ranks; i++) TRY(send_to(p, i, data, bytes));
     return STATUS_OK;
 }
@@ -136,12 +171,13 @@ Status peers_agree(Peers *p, Status mine) {
 
 static Status sum_chunk(Peers *p, float *data, size_t count) {
     const float *other = p->buffer;
+    double start = seconds_now();
     if (p->rank != 0) {
         TRY(send_to(p, 0, data, count * sizeof(float)));
-        return receive_from(p, 0, data, count * sizeof(float));
+        return receive_from(p, 0, data, count * sizeof(float), &start);
     }
     for (int rank = 1; rank < p->ranks; rank++) {
-        TRY(receive_from(p, rank, p->buffer, count * sizeof(float)));
+        TRY(receive_from(p, rank, p->buffer, count * sizeof(float), &start));
         for (size_t i = 0; i < count; i++) data[i] += other[i];
     }
     return peers_broadcast(p, data, count * sizeof(float));

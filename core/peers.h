@@ -2,9 +2,10 @@
  *
  * Rank 0 is the hub: every other rank has two connections to it, one for what is said below, one on
  * which a thread of its own tells each second that the process lives. A rank whose process ended,
- * or that was silent for `timeout_s`, is lost: all ranks hear which one it was, calls that wait
- * return STATUS_PEER, and when a rank does not leave within a few seconds after that (because it
- * waits for a card, say), `lost` is called on the thread.
+ * or that was silent for `timeout_s` (not counting time in which this process was halted itself),
+ * is lost: all ranks hear which one it was, calls that wait return STATUS_PEER, and when a rank
+ * does not leave within a few seconds after that (because it waits for a card, say), `lost` is
+ * called on the thread.
  *
  * peers_* below are called by all ranks in the same order, from one thread each. Numbers are added
  * in the order of the ranks, so that results have the same bits on all of them and in every run.
@@ -66,5 +67,10 @@ Status peers_agree(Peers *p, Status mine);
 void peers_guard(Peers *p, const char *what, double seconds);
 void peers_unguard(Peers *p);
 double peers_timeout(const Peers *p);
+
+/* Asked each second on the thread that watches: whether something that joins the ranks in another
+ * way (NCCL) has failed, and how. Then, unless a rank turns out to be lost, `lost` is called. It
+ * must not wait. NULL: nobody is asked, and nobody is being asked when this returns. */
+void peers_probe(Peers *p, bool (*failed)(void *user, char *message, size_t size), void *user);
 
 #endif

@@ -17,6 +17,14 @@ typedef enum Wire {
     WIRE_CANCELLED, /* *cancel became true */
 } Wire;
 
+/* Of the seconds between two looks of a loop that looks each second at least: those in which the
+ * process cannot have run. */
+static inline double halted_s(double seconds) {
+    return seconds > 3.0 ? seconds : 0.0;
+}
+/* Until the first bytes are there, none of which is read, or *start + seconds, where *start moves
+ * on by the time in which the process was halted. */
+Wire wire_wait(int fd, double *start, double seconds, const atomic_bool *cancel);
 Wire wire_send(int fd, const void *data, size_t bytes, double deadline, const atomic_bool *cancel);
 Wire wire_receive(int fd, void *data, size_t bytes, double deadline, const atomic_bool *cancel);
 /* Non-blocking, closed on exec, no delay. */
@@ -50,13 +58,18 @@ struct Peers {
     int wake; /* an eventfd that interrupts the watcher's wait; -1: none */
 
     atomic_bool any_lost, leaving, left_well;
+    atomic_int waits_for;  /* the rank that rank 0 waits for, as far as is known here; -1: none */
     pthread_mutex_t mutex; /* guards what follows */
     unsigned char is_lost[PEERS_MAX], announced[PEERS_MAX];
     char reason[160]; /* of the first loss */
     double lost_since;
     double guard_until; /* 0: none */
     double guard_seconds;
-    char guarded[96];
+    char guarded[160];
+    bool (*probe)(void *user, char *message, size_t size);
+    void *probe_user;
+    double probe_since; /* when it failed first; 0: it did not */
+    char probed[160];
 };
 
 int peers_links(const Peers *p); /* links in use: 0 to this, on rank 0 from 1 */

@@ -19,7 +19,8 @@ enum { DATA_LINE, LIFE_LINE, LINES };
 
 static const double greeting_s = 5.0; /* a stranger who says nothing holds the others up so long */
 
-static const double patience_s = 5.0; /* that rank 0 has before it says what it waits for */
+static const double patience_s = 5.0; /* that rank 0 has before it says what it waits for; others
+                                          have twice as much, to be silent when it is just late */
 
 typedef struct Hello {
     char magic[8];
@@ -174,6 +175,8 @@ static Status introduce(int fd, const PeersOptions *o, uint32_t line, double dea
 
 /* Rank 0 may start later than this one: tries again until the deadline. */
 static Status join_line(const PeersOptions *o, uint32_t line, double deadline, int *out) {
+    const double start = seconds_now();
+    bool told = false;
     Status s;
     do {
         s = wire_connect(o->address, o->port, deadline, out);
@@ -181,6 +184,11 @@ static Status join_line(const PeersOptions *o, uint32_t line, double deadline, i
         if (s == STATUS_OK) return s;
         if (*out >= 0) close(*out);
         *out = -1;
+        if (s == STATUS_PEER && !told && seconds_now() - start > 2 * patience_s) {
+            log_warn("rank 0 does not answer yet (%s); this rank waits up to %g s for it",
+                     status_message(), o->join_timeout_s);
+            told = true;
+        }
         if (s == STATUS_PEER) pause_s(0.1);
     } while (s == STATUS_PEER && seconds_now() < deadline);
     return status_context(s, "rank %d did not reach rank 0 within %g s", o->rank,
@@ -230,6 +238,7 @@ Status peers_join(const PeersOptions *o, Peers **out) {
     p->lost = o->lost;
     p->lost_user = o->lost_user;
     p->wake = -1;
+    atomic_store(&p->waits_for, -1);
     pthread_mutex_init(&p->mutex, NULL);
     Status s = allocate(p);
     if (s == STATUS_OK && p->ranks > 1) s = p->rank == 0 ? gather_ranks(p, o) : join_hub(p, o);

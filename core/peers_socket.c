@@ -1,6 +1,7 @@
 /* TCP with deadlines. A message is whole or an error: recv and send may be short. */
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,15 +18,30 @@ enum { SLICE_MS = 50, BACKLOG = 1024 };
 
 /* ---- messages ---- */
 
-/* Waits in slices, so that a loss that another thread notices ends the wait. */
-static Wire wait_for(int fd, short events, double deadline, const atomic_bool *cancel) {
-    for (;;) {
+/* Waits in slices, so that a loss that another thread notices ends the wait. A process that was
+ * halted (SIGSTOP, a suspended job) gets that time back: the others were halted, too, or have given
+ * it up. */
+static Wire wait_since(int fd, short events, double *start, double seconds,
+                       const atomic_bool *cancel) {
+    for (double before = seconds_now();;) {
         struct pollfd p = {.fd = fd, .events = events};
         const int n = poll(&p, 1, SLICE_MS);
+        const double now = seconds_now();
         if (n > 0) return WIRE_OK; /* an error shows itself in the call that follows */
         if (cancel && atomic_load(cancel)) return WIRE_CANCELLED;
-        if (seconds_now() > deadline) return WIRE_LATE;
+        *start += halted_s(now - before);
+        if (now > *start + seconds) return WIRE_LATE;
+        before = now;
     }
+}
+
+static Wire wait_for(int fd, short events, double deadline, const atomic_bool *cancel) {
+    double start = seconds_now();
+    return wait_since(fd, events, &start, deadline - start, cancel);
+}
+
+Wire wire_wait(int fd, double *start, double seconds, const atomic_bool *cancel) {
+    return wait_since(fd, POLLIN, start, seconds, cancel);
 }
 
 static bool would_block(void) {
@@ -126,6 +142,9 @@ static bool reached_itself(int fd) {
            memcmp(&own, &other, n) == 0;
 }
 
+/* A host that swallows what is sent to it must not take the time of the others of the list. */
+static const double try_s = 10;
+
 Status wire_connect(const char *address, int port, double deadline, int *fd) {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
     char service[16];
@@ -139,7 +158,7 @@ Status wire_connect(const char *address, int port, double deadline, int *fd) {
     for (const struct addrinfo *a = list; a && *fd < 0; a = a->ai_next) {
         const int s = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (s < 0) continue;
-        const Wire w = finish_connect(s, a, deadline);
+        const Wire w = finish_connect(s, a, fmin(deadline, seconds_now() + try_s));
         const bool itself = w == WIRE_OK && reached_itself(s);
         if (w == WIRE_OK && !itself) {
             *fd = s;

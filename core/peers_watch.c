@@ -1,6 +1,7 @@
 /* The life lines: a thread that tells the others that this process lives, and hears when one does
- * not. On a line: 'b' each second, 'L' and a rank's number (two bytes) when rank 0 knows of a loss,
- * 'q' at the end of a run that went well.
+ * not. On a line: 'b' each second, or, from rank 0, 'w' and the number (two bytes) of the rank that
+ * it waits for; 'L' and a rank's number when rank 0 knows of a loss; 'q' at the end of a run that
+ * went well.
  */
 #include <errno.h>
 #include <poll.h>
@@ -104,14 +105,17 @@ static void hear(Peers *p, int i) {
     }
     ssize_t used = 0;
     while (used < n) {
-        if (byte[used] == 'L' && n - used < 3) break; /* the rest is on its way */
+        const bool long_one = byte[used] == 'L' || byte[used] == 'w';
+        if (long_one && n - used < 3) break; /* the rest is on its way */
         if (byte[used] == 'q') link->left = true;
+        if (p->rank != 0 && (byte[used] == 'b' || byte[used] == 'w'))
+            atomic_store(&p->waits_for,
+                         byte[used] == 'b' ? -1 : byte[used + 1] << 8 | byte[used + 2]);
         if (byte[used] == 'L') {
             const int rank = byte[used + 1] << 8 | byte[used + 2];
             if (rank < p->ranks) peers_mark_lost(p, rank, "rank 0 lost it");
-            used += 2;
         }
-        used++;
+        used += long_one ? 3 : 1;
     }
     if (used > 0 && recv(link->life, byte, (size_t)used, 0) < 0) return;
     link->heard = seconds_now();
@@ -144,27 +148,59 @@ static bool overdue(Peers *p, double now, char *message, size_t size) {
     pthread_mutex_lock(&p->mutex);
     const bool late = p->guard_until > 0 && now > p->guard_until;
     const bool lost = p->lost_since > 0 && now - p->lost_since > grace_s;
+    /* Who is lost says more, and shows itself by then. */
+    const bool broken = p->probe_since > 0 && now - p->probe_since > grace_s;
+    if (broken) snprintf(message, size, "%s", p->probed);
     if (late) snprintf(message, size, "%s did not end within %g s", p->guarded, p->guard_seconds);
     pthread_mutex_unlock(&p->mutex);
     if (lost && size > 5) {
         memcpy(message, "lost ", 5);
         peers_describe_lost(p, message + 5, size - 5);
     }
-    return late || lost;
+    return late || lost || broken;
+}
+
+/* This process was halted: so much longer may the others be silent, and others' work take. */
+static void forgive(Peers *p, double seconds) {
+    const double halted = halted_s(seconds);
+    if (halted <= 0) return;
+    for (int i = first_link(p); i < peers_links(p); i++) p->links[i].heard += halted;
+    pthread_mutex_lock(&p->mutex);
+    if (p->guard_until > 0) p->guard_until += halted;
+    pthread_mutex_unlock(&p->mutex);
+}
+
+static void say_beat(Peers *p) {
+    const int rank = p->rank == 0 ? atomic_load(&p->waits_for) : -1;
+    const unsigned char message[3] = {'w', (unsigned char)(rank >> 8), (unsigned char)rank};
+    if (rank < 0)
+        say_all(p, "b", 1);
+    else
+        say_all(p, message, sizeof message);
+}
+
+static void ask_probe(Peers *p, double now) {
+    pthread_mutex_lock(&p->mutex);
+    if (p->probe && p->probe_since == 0 && p->probe(p->probe_user, p->probed, sizeof p->probed))
+        p->probe_since = now;
+    pthread_mutex_unlock(&p->mutex);
 }
 
 static void *watch(void *argument) {
     Peers *p = argument;
     const double beat = p->timeout_s < 4 * beat_s ? p->timeout_s / 4 : beat_s;
-    double next = 0;
+    double next = 0, before = seconds_now();
     void *block = NULL;
     char message[512];
     if (mem_alloc(&block, p->ranks + 1, sizeof(struct pollfd), "life lines") != STATUS_OK)
         return NULL;
     while (!atomic_load(&p->leaving)) {
         const double now = seconds_now();
+        forgive(p, now - before);
+        before = now;
         if (now >= next) {
-            say_all(p, "b", 1);
+            say_beat(p);
+            ask_probe(p, now);
             next = now + beat;
         }
         look_for_silence(p, now);
@@ -216,5 +252,13 @@ void peers_unguard(Peers *p) {
     if (!p || p->ranks < 2) return;
     pthread_mutex_lock(&p->mutex);
     p->guard_until = 0;
+    pthread_mutex_unlock(&p->mutex);
+}
+
+void peers_probe(Peers *p, bool (*failed)(void *user, char *message, size_t size), void *user) {
+    if (!p || p->ranks < 2) return;
+    pthread_mutex_lock(&p->mutex);
+    p->probe = failed;
+    p->probe_user = user;
     pthread_mutex_unlock(&p->mutex);
 }

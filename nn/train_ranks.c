@@ -83,10 +83,13 @@ void ranks_free(Loop *l) {
 }
 
 void ranks_wait_begin(Loop *l) {
-    char what[64];
+    char what[128];
     if (alone(l)) return;
     Peers *p = comm_peers(l->options->comm);
-    snprintf(what, sizeof what, "step %" PRId64 " on this rank's device", l->state->step);
+    snprintf(what, sizeof what,
+             "step %" PRId64
+             ", to which all ranks had come, on this rank's device (--dist-timeout)",
+             l->state->step);
     /* Later than the silence of a rank, which says more, would be noticed. */
     peers_guard(p, what, peers_timeout(p) + GUARD_MARGIN_S);
 }

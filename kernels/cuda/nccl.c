@@ -11,7 +11,7 @@
 #include "core/memory.h"
 #include "kernels/cuda/cuda_device.h"
 
-enum { NCCL_SUCCESS = 0, NCCL_SUM = 0, NCCL_BYTE = 1, NCCL_FLOAT = 7 };
+enum { NCCL_SUCCESS = 0, NCCL_SUM = 0, NCCL_BYTE = 1, NCCL_FLOAT = 7, NCCL_IN_PROGRESS = 7 };
 
 typedef struct UniqueId {
     char internal[128];
@@ -24,6 +24,7 @@ typedef struct Api {
     int (*init_rank)(void **comm, int ranks, UniqueId id, int rank);
     int (*destroy)(void *comm);
     int (*abort)(void *comm);
+    int (*async_error)(void *comm, int *result);
     const char *(*error_text)(int result);
     int (*all_reduce)(const void *from, void *to, size_t count, int type, int operation, void *comm,
                       void *stream);
@@ -34,6 +35,7 @@ typedef struct Api {
 struct Nccl {
     Api api;
     Device *device;
+    Peers *peers;
     void *comm;
 };
 
@@ -64,6 +66,7 @@ static Status load(Api *a) {
     TRY(find(a, "ncclCommInitRank", &a->init_rank));
     TRY(find(a, "ncclCommDestroy", &a->destroy));
     TRY(find(a, "ncclCommAbort", &a->abort));
+    TRY(find(a, "ncclCommGetAsyncError", &a->async_error));
     TRY(find(a, "ncclGetErrorString", &a->error_text));
     TRY(find(a, "ncclAllReduce", &a->all_reduce));
     return find(a, "ncclBroadcast", &a->broadcast);
@@ -93,6 +96,18 @@ static Status prepare(Nccl *n, int rank, UniqueId *id) {
     return rank == 0 ? check(n, n->api.unique_id(id), "making an id") : STATUS_OK;
 }
 
+/* On the thread that watches: a sum that broke off does not end by itself. */
+static bool broke_off(void *user, char *message, size_t size) {
+    Nccl *n = user;
+    int result = NCCL_SUCCESS;
+    if (n->api.async_error(n->comm, &result) != NCCL_SUCCESS || result == NCCL_SUCCESS ||
+        result == NCCL_IN_PROGRESS)
+        return false;
+    snprintf(message, size, "NCCL, between the cards: %s (NCCL_DEBUG=WARN tells more)",
+             n->api.error_text(result));
+    return true;
+}
+
 /* The call has no time limit of its own. */
 static Status join(Nccl *n, Peers *p, const UniqueId *id) {
     int version = 0;
@@ -100,6 +115,7 @@ static Status join(Nccl *n, Peers *p, const UniqueId *id) {
     const int result = n->api.init_rank(&n->comm, peers_count(p), *id, peers_rank(p));
     peers_unguard(p);
     TRY(check(n, result, "joining the cards"));
+    peers_probe(p, broke_off, n);
     if (n->api.version(&version) == NCCL_SUCCESS && peers_rank(p) == 0)
         log_debug("NCCL %d joins %d cards", version, peers_count(p));
     return STATUS_OK;
@@ -111,6 +127,7 @@ Status nccl_open(Device *d, Peers *p, Nccl **out) {
     TRY(mem_alloc(&block, 1, sizeof(Nccl), "NCCL"));
     Nccl *n = block;
     n->device = d;
+    n->peers = p;
     /* A rank that waits for one which has no NCCL would wait for ever. */
     Status s = peers_agree(p, prepare(n, peers_rank(p), &id));
     if (s == STATUS_OK) s = peers_broadcast(p, &id, sizeof id);
@@ -124,6 +141,7 @@ Status nccl_open(Device *d, Peers *p, Nccl **out) {
 
 /* destroy waits for the others; abort does not. The library stays loaded: it has threads. */
 void nccl_close(Nccl *n, bool well) {
+    peers_probe(n->peers, NULL, NULL);
     if (n->comm) (void)(well ? n->api.destroy(n->comm) : n->api.abort(n->comm));
     mem_free(n);
 }

@@ -51,6 +51,19 @@ for victim in 0 2; do
     ended 75 8
     tells "lost rank $victim"
 done
+folder_name=paused
+long paused --dist-timeout 2 # a job that is suspended as a whole goes on afterwards
+kill -STOP -- -$pid
+sleep 4
+kill -CONT -- -$pid
+before=$(wc -l <paused/metrics.csv)
+for _ in $(seq 100); do
+    [ "$(wc -l <paused/metrics.csv)" -gt $((before + 5)) ] && break
+    sleep 0.05
+done
+kill -TERM $pid
+ended 143 10
+tells 'stopped and saved at step'
 folder_name=stopped
 long stopped
 kill -TERM $pid

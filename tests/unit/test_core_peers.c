@@ -231,6 +231,54 @@ static void a_rank_that_does_not_come_is_given_up(void **state) {
     assert_int_equal(ranks[1].status, STATUS_PEER);
 }
 
+/* Rank 2 lives, but does not come; rank 1 waits longer than rank 0 does. */
+static Status comes_at_its_own_time(Rank *r, Peers *p) {
+    const int rank = peers_rank(p);
+    const struct timespec pause = {rank == 2 ? 4 : 0, rank == 0 ? 700000000 : 0};
+    (void)r;
+    nanosleep(&pause, NULL);
+    return peers_agree(p, STATUS_OK);
+}
+
+/* Rank 1 must not take rank 0, which waits as well, for the one that is missing. */
+static void the_right_one_is_blamed(void **state) {
+    (void)state;
+    Rank ranks[3];
+    atomic_store(&lost_calls, 0);
+    start(ranks, 3, 20, 1, comes_at_its_own_time);
+    go(ranks, 3);
+    assert_non_null(strstr(ranks[0].message, "rank 2 (pid "));
+    assert_non_null(strstr(ranks[0].message, "it did not come within 1 s"));
+    assert_string_equal(ranks[1].message, "lost rank 2: rank 0 lost it");
+    assert_int_equal(ranks[2].status, STATUS_PEER);
+    atomic_store(&lost_calls, 0);
+}
+
+static bool broken(void *user, char *message, size_t size) {
+    snprintf(message, size, "%s", (const char *)user);
+    return true;
+}
+
+static Status waits_for_what_is_broken(Rank *r, Peers *p) {
+    const struct timespec pause = {0, 50000000};
+    (void)r;
+    peers_probe(p, broken, "the cards' connection broke");
+    for (int i = 0; i < 200 && atomic_load(&lost_calls) == 0; i++) nanosleep(&pause, NULL);
+    peers_probe(p, NULL, NULL);
+    return STATUS_OK;
+}
+
+static void what_broke_elsewhere_is_told(void **state) {
+    (void)state;
+    Rank ranks[2];
+    atomic_store(&lost_calls, 0);
+    start(ranks, 2, 20, 20, waits_for_what_is_broken);
+    go(ranks, 2);
+    assert_true(atomic_load(&lost_calls) > 0);
+    assert_string_equal(lost_message, "the cards' connection broke");
+    atomic_store(&lost_calls, 0);
+}
+
 static Status waits_for_a_card(Rank *r, Peers *p) {
     const struct timespec pause = {0, 50000000};
     (void)r;
@@ -365,6 +413,8 @@ int main(void) {
         cmocka_unit_test(a_rank_that_ends_is_named),
         cmocka_unit_test(the_first_rank_can_be_lost_too),
         cmocka_unit_test(a_rank_that_does_not_come_is_given_up),
+        cmocka_unit_test(the_right_one_is_blamed),
+        cmocka_unit_test(what_broke_elsewhere_is_told),
         cmocka_unit_test(waiting_elsewhere_is_bounded),
         cmocka_unit_test(missing_ranks_are_listed),
         cmocka_unit_test(ranks_of_another_run_are_refused),
