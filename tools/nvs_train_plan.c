@@ -36,8 +36,12 @@ static int64_t save_interval(void) {
 Status nvs_trainer_plan(NvsTrainer *t) {
     const NvsTrainConfig *c = &nvs_settings.train;
     if (c->warmup_steps >= c->steps)
-        return status_set(STATUS_USAGE, "--warmup-steps %lld must be less than --steps %lld",
-                          (long long)c->warmup_steps, (long long)c->steps);
+        return status_set(STATUS_USAGE, "--warmup-steps %lld%s must be less than --steps %lld",
+                          (long long)c->warmup_steps,
+                          config_is_set(t->config, "nvs_train", "warmup_steps")
+                              ? ""
+                              : " (the default; set it, too)",
+                          (long long)c->steps);
     if (c->patience > 0 && (c->val_interval == 0 || !t->data.val))
         return status_set(STATUS_USAGE, "--patience needs validations: --val-split, and a "
                                         "--val-interval above 0");

@@ -8,13 +8,15 @@
 #include "tools/ranks.h"
 
 /* Learning rates of vittt.md 7: proportional to the images per step. */
-static Status plan_schedule(Schedule *s, int64_t steps_per_epoch) {
+static Status plan_schedule(Schedule *s, const Config *config, int64_t steps_per_epoch) {
     const OptimConfig *o = &settings.optim;
     const TrainConfig *c = &settings.train;
     double images = (double)settings.loader.batch_size * (double)c->grad_accum_steps;
     if (o->warmup_epochs >= (double)c->epochs)
-        return status_set(STATUS_USAGE, "--warmup-epochs %g must be less than --epochs %lld",
-                          o->warmup_epochs, (long long)c->epochs);
+        return status_set(
+            STATUS_USAGE, "--warmup-epochs %g%s must be less than --epochs %lld", o->warmup_epochs,
+            config_is_set(config, "optim", "warmup_epochs") ? "" : " (the default; set it, too)",
+            (long long)c->epochs);
     s->base = o->lr > 0 ? o->lr : o->lr_base * images / o->lr_base_size;
     double scale = o->lr_base > 0 ? s->base / o->lr_base : 1;
     s->warmup_start = o->warmup_lr * scale;
@@ -50,7 +52,7 @@ Status trainer_plan(Trainer *t) {
     o->save_minutes = settings.run.save_minutes;
     o->keep = (int)settings.run.checkpoint_hist;
     o->give_up_after = (int)c->give_up_after;
-    return plan_schedule(&o->schedule, o->steps_per_epoch);
+    return plan_schedule(&o->schedule, t->config, o->steps_per_epoch);
 }
 
 Status trainer_check_disk(const Trainer *t) {
