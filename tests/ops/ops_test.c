@@ -8,6 +8,8 @@
  *                   such as compute-sanitizer
  *   --first-mode    of the Grad modes only the first, where all outputs are written
  *   --part K/N      the K-th (from 0) of N parts of the table: several processes share the work
+ *   --queue FILE    the same, but each takes the next case when it is through with one; FILE is
+ *                   made for all of them and must not be there before
  *   --seconds S     no case begins later than that; what is left counts as not finished. The first
  *                   case of every slot comes first, then every second one, and so on
  *   --verbose       one line and its milliseconds for each case and dtype
@@ -16,12 +18,14 @@
  *
  * Exit 0, 1 a failure, 2 usage, 77 no such device, 124 no failure but not finished.
  */
+#include <errno.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "harness.h"
+#include "queue.h"
 
 static const OpCase *const tables[] = {
     cases_elementwise, cases_matmul,        cases_norm,  cases_dwconv,    cases_tokens,
@@ -31,7 +35,7 @@ static const OpCase *const tables[] = {
 #define TABLES (sizeof tables / sizeof tables[0])
 
 typedef struct Options {
-    const char *device;
+    const char *device, *queue;
     bool bench, list, once, first_mode, verbose;
     int part, parts;
     double seconds; /* 0: no limit */
@@ -176,8 +180,23 @@ static int list_units(const Options *o, Unit units[UNITS]) {
             }
         }
     }
-    if (o->seconds > 0) qsort(units, (size_t)count, sizeof units[0], by_turn);
+    if (o->seconds > 0 || o->queue) qsort(units, (size_t)count, sizeof units[0], by_turn);
     return count;
+}
+
+static void run_unit(const Options *o, const Unit *u, Device *device, Device *cpu, Totals *totals) {
+    const double start = seconds_now();
+    if (o->bench)
+        bench_case(u->item, u->act, device);
+    else
+        check_case(o, u->item, u->act, device, cpu, totals);
+    totals->cases += u->first;
+    if (!o->verbose) return;
+    const Run label_only = {.item = u->item, .act = u->act};
+    char label[256];
+    run_label(&label_only, label, sizeof label);
+    printf("ran %s: %.0f ms\n", label, 1e3 * (seconds_now() - start));
+    fflush(stdout);
 }
 
 /* False: the time was up. */
@@ -185,27 +204,20 @@ static bool run_units(const Options *o, Device *device, Device *cpu, Totals *tot
     static Unit units[UNITS];
     const int count = list_units(o, units);
     const double begun = seconds_now();
-    for (int i = 0; i < count; i++) {
-        const double start = seconds_now();
-        const OpCase *item = units[i].item;
-        if (o->seconds > 0 && start - begun > o->seconds) {
+    for (int i = 0;; i++) {
+        const bool late = o->seconds > 0 && seconds_now() - begun > o->seconds;
+        if (o->queue) i = queue_take(o->queue, count, late);
+        if (i < 0) {
+            printf("FAIL queue %s: %s\n", o->queue, strerror(errno));
+            totals->failures++;
+        }
+        if (i < 0 || i >= count) return true;
+        if (late) {
             printf("not finished: %d of %d cases and dtypes\n", i, count);
             return false;
         }
-        if (o->bench)
-            bench_case(item, units[i].act, device);
-        else
-            check_case(o, item, units[i].act, device, cpu, totals);
-        totals->cases += units[i].first;
-        if (o->verbose) {
-            const Run label_only = {.item = item, .act = units[i].act};
-            char label[256];
-            run_label(&label_only, label, sizeof label);
-            printf("ran %s: %.0f ms\n", label, 1e3 * (seconds_now() - start));
-            fflush(stdout);
-        }
+        run_unit(o, &units[i], device, cpu, totals);
     }
-    return true;
 }
 
 static bool parse_part(const char *text, Options *o) {
@@ -242,6 +254,8 @@ static bool parse(int argc, char **argv, Options *o) {
         const char *flag = argv[i++];
         if (strcmp(flag, "--device") == 0)
             o->device = argv[i];
+        else if (strcmp(flag, "--queue") == 0)
+            o->queue = argv[i];
         else if (strcmp(flag, "--seconds") == 0)
             o->seconds = atof(argv[i]);
         else if (strcmp(flag, "--part") != 0 || !parse_part(argv[i], o))
@@ -255,10 +269,10 @@ static bool parse(int argc, char **argv, Options *o) {
 int main(int argc, char **argv) {
     Options o;
     if (!parse(argc, argv, &o)) {
-        fputs(
-            "usage: ops_test [--device cpu|cuda[:n]] [--once] [--first-mode] [--part K/N]\n"
-            "                [--seconds S] [--verbose] [--bench [--cpu-time]] [--list] [SLOT...]\n",
-            stderr);
+        fputs("usage: ops_test [--device cpu|cuda[:n]] [--once] [--first-mode] [--part K/N]\n"
+              "                [--queue FILE] [--seconds S] [--verbose] [--bench [--cpu-time]] "
+              "[--list] [SLOT...]\n",
+              stderr);
         return 2;
     }
     if (o.list) {
