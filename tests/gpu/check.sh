@@ -144,7 +144,13 @@ sharded() { # REGEX COMMAND...: with @ for its share
     OMP_NUM_THREADS=1 limited "$here/shards.sh" --jobs "$parallel" --sum "$regex" "$@"
 }
 
-part_ops() { check ops 90 '^total' sharded ' failed on ' "$build/tests/ops/ops_test" --device "$device" --part @; }
+tool_shards() { # COMMAND...: with @ for its card
+    OMP_NUM_THREADS=1 limited "$here/shards.sh" --jobs "$parallel" --values "$(tool_cards)" \
+        --sum 'SUMMARY| failed on |^not finished' "$@"
+}
+
+part_ops() { check ops 90 '^total' sharded ' failed on ' "$build/tests/ops/ops_test" --device "$device" \
+    --queue "$work/queue_ops"; }
 
 part_gradient() {
     check gradient 90 '^total' sharded ' failures$' "$build/tests/ops/ops_gradient" --device "$device" \
@@ -206,6 +212,15 @@ after_model() {
 part_memcheck() { sanitizer memcheck 110 90; }
 part_racecheck() { sanitizer racecheck 125 100 --first-mode; }
 
+# Cards of the processes of a tool, which take cases from one queue: of two cards every fourth process has the one
+# where other checks run.
+tool_cards() {
+    local i
+    for ((i = 1; i <= parallel; i++)); do
+        if [ $((i % 4)) -eq 0 ]; then echo "$device"; else echo "$beside"; fi
+    done
+}
+
 # TOOL LIMIT SECONDS FLAG...: no case begins after SECONDS, so that the tool still says what it found.
 sanitizer() {
     local tool=$1 limit=$2 seconds=$3 program=compute-sanitizer
@@ -216,9 +231,8 @@ sanitizer() {
         record "$tool" skip 0 "compute-sanitizer is not installed"
         return
     fi
-    check "$tool" "$limit" '^total' sharded 'SUMMARY| failed on |^not finished' "$program" --tool "$tool" \
-        --error-exitcode 9 "$build/tests/ops/ops_test" --device "$beside" --once --part @ \
-        --seconds $((seconds * stretch)) "$@"
+    check "$tool" "$limit" '^total' tool_shards "$program" --tool "$tool" --error-exitcode 9 \
+        "$build/tests/ops/ops_test" --device @ --once --queue "$work/queue_$tool" --seconds $((seconds * stretch)) "$@"
 }
 
 # images/s of the peer (the authors' code, compiled, on one H200 at batch 256) and our goal.

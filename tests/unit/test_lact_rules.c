@@ -33,13 +33,45 @@ static void write_then_read_is_forward(void **state) {
 }
 
 /* Weights of the fused form in memory of the caller's. */
-static LactWeights weights_room(Layer *l, int64_t h) {
+static LactWeights weights_room(Layer *l, DType act, int64_t h) {
     Tape *t = l->tape;
     const int64_t heads = l->lact.heads, e = l->width / heads;
     Tensor gates, back;
-    check_ok(tape_take(t, DTYPE_F32, 4, (int64_t[]){l->batch, heads, e, 2 * h}, &gates));
-    check_ok(tape_take(t, DTYPE_F32, 4, (int64_t[]){l->batch, heads, h, e}, &back));
+    check_ok(tape_take(t, act, 4, (int64_t[]){l->batch, heads, e, 2 * h}, &gates));
+    check_ok(tape_take(t, act, 4, (int64_t[]){l->batch, heads, h, e}, &back));
     return (LactWeights){tape_input(t, gates, "gates"), tape_input(t, back, "back")};
+}
+
+/* `limit`: of the distance to lact_forward and lact_write, relative. */
+static void scene_is_forward(const char *name, int64_t inter, DType act, double limit) {
+    Layer l;
+    layer_open(&l, 2, inter, name, act);
+    l.writing = l.tokens;
+    double *whole = layer_infer(&l, l.x);
+    Tape *t = l.tape;
+    tape_reset(t, false);
+    assert_true(lact_scene_fits(&l.lact, t));
+    Var *x = layer_input(&l, l.x, l.tokens);
+    const LactWeights to = weights_room(&l, act, inter * l.width / 2),
+                      alone = weights_room(&l, act, inter * l.width / 2);
+    Var *y = lact_scene(&l.lact, t, x, NULL, to);
+    lact_scene_write(&l.lact, t, x, alone);
+    const LactFast fast = lact_write(&l.lact, t, x);
+    check_ok(tape_status(t));
+    double *parts = pull_doubles(l.device, y->value);
+    assert_true(relative(parts, whole, layer_count(&l), 0) < limit);
+    const Var *const got[] = {to.gates, to.back, alone.gates, alone.back};
+    const Var *const want[] = {fast.fused.gates, fast.fused.back};
+    for (int j = 0; j < 4; j++) {
+        double *a = pull_doubles(l.device, got[j]->value);
+        double *b = pull_doubles(l.device, want[j % 2]->value);
+        assert_true(relative(a, b, tensor_count(got[j]->value), 0) < limit);
+        free(a);
+        free(b);
+    }
+    free(parts);
+    free(whole);
+    layer_close(&l);
 }
 
 static void a_scene_is_forward(void **state) {
@@ -47,34 +79,8 @@ static void a_scene_is_forward(void **state) {
     const char *const names[] = {"base", "ascent", "query_is_key"};
     for (int i = 0; i < 3; i++)
         for (int64_t inter = 1; inter < 3; inter++) {
-            Layer l;
-            layer_open(&l, 2, inter, names[i], DTYPE_F32);
-            l.writing = l.tokens;
-            double *whole = layer_infer(&l, l.x);
-            Tape *t = l.tape;
-            tape_reset(t, false);
-            assert_true(lact_scene_fits(&l.lact, t));
-            Var *x = layer_input(&l, l.x, l.tokens);
-            const LactWeights to = weights_room(&l, inter * l.width / 2),
-                              alone = weights_room(&l, inter * l.width / 2);
-            Var *y = lact_scene(&l.lact, t, x, NULL, to);
-            lact_scene_write(&l.lact, t, x, alone);
-            const LactFast fast = lact_write(&l.lact, t, x);
-            check_ok(tape_status(t));
-            double *parts = pull_doubles(l.device, y->value);
-            assert_true(relative(parts, whole, layer_count(&l), 0) < 2e-6);
-            const Var *const got[] = {to.gates, to.back, alone.gates, alone.back};
-            const Var *const want[] = {fast.fused.gates, fast.fused.back};
-            for (int j = 0; j < 4; j++) {
-                double *a = pull_doubles(l.device, got[j]->value);
-                double *b = pull_doubles(l.device, want[j % 2]->value);
-                assert_true(relative(a, b, tensor_count(got[j]->value), 0) < 2e-6);
-                free(a);
-                free(b);
-            }
-            free(parts);
-            free(whole);
-            layer_close(&l);
+            scene_is_forward(names[i], inter, DTYPE_F32, 2e-6);
+            scene_is_forward(names[i], inter, DTYPE_BF16, 4e-3); /* a rounding */
         }
     Layer l;
     layer_open(&l, 2, 1, "V1", DTYPE_F32);
