@@ -166,14 +166,23 @@ static Values drawn_weights(Side *s) {
     return all;
 }
 
-static void spoil_weight(const Params *params, float *all, double factor) {
+static bool is_spoilt(const char *name, const char *weight) {
+    if (weight) return strcmp(name, weight) == 0;
+    return strcmp(name, "blocks.1.mlp.fc2.weight") == 0 ||
+           strcmp(name, "layers.1.blocks.1.mlp.fc2.weight") == 0; /* hierarchical */
+}
+
+static void spoil_weight(const Params *params, float *all, const SideOptions *o) {
+    int64_t found = 0;
     for (int64_t i = 0; i < params->count; i++) {
         const Param *p = params->items[i];
-        if (strcmp(p->name, "blocks.1.mlp.fc2.weight") != 0 &&
-            strcmp(p->name, "layers.1.blocks.1.mlp.fc2.weight") != 0) /* hierarchical */
-            continue;
-        for (int64_t j = 0; j < tensor_count(p->master); j++) all[p->offset + j] *= (float)factor;
+        if (!is_spoilt(p->name, o->weight)) continue;
+        for (int64_t j = 0; j < tensor_count(p->master); j++) all[p->offset + j] *= (float)o->spoil;
+        found++;
     }
+    if (found == 0 && o->spoil != 1)
+        must(status_set(STATUS_USAGE, "no weight %s", o->weight ? o->weight : "to spoil"),
+             "spoiling a weight");
 }
 
 /* Drawing 90 million weights takes seconds: once per model, the other sides are given them. */
@@ -186,7 +195,7 @@ static Status set_weights(Side *s, const SideOptions *o) {
         TRY(params_initialise(&s->params, SEED));
         all = drawn_weights(s);
     }
-    spoil_weight(&s->params, all.v, o->spoil);
+    spoil_weight(&s->params, all.v, o);
     Status status = device_push(s->d, s->params.master, all.v);
     if (status == STATUS_OK) status = device_sync(s->d);
     values_free(&all);

@@ -40,6 +40,7 @@ typedef struct SideOptions {
     bool tf32;
     int form;              /* VitttForm */
     double spoil;          /* factor on one weight matrix: to see that the comparison can fail */
+    const char *weight;    /* which; NULL: the last of the second block's MLP */
     const Values *weights; /* of another side as it was opened; NULL: drawn here */
 } SideOptions;
 
