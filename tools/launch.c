@@ -33,6 +33,7 @@ typedef struct Child {
 } Child;
 
 typedef struct Launch {
+    const LaunchPlan *plan;
     Child *children;
     int ranks, left;
     int signal;      /* that this process got; 0: none */
@@ -63,23 +64,36 @@ static void set_number(const char *name, long value) {
     (void)setenv(name, text, 1);
 }
 
-static Status set_environment(int ranks, int port) {
+/* A run of one host has a number of its own; launchers of several hosts know only the place in
+ * common. */
+static Status name_run(const LaunchPlan *plan, int port) {
     unsigned long long run;
-    char text[32];
-    if (getrandom(&run, sizeof run, 0) != (ssize_t)sizeof run)
-        return status_errno("a number for the run");
-    snprintf(text, sizeof text, "%016llx", run);
+    char text[600];
+    if (plan->nodes > 1) {
+        snprintf(text, sizeof text, "%s:%d", plan->address, port);
+    } else {
+        if (getrandom(&run, sizeof run, 0) != (ssize_t)sizeof run)
+            return status_errno("a number for the run");
+        snprintf(text, sizeof text, "%016llx", run);
+    }
     (void)setenv("TTV_RUN_ID", text, 1);
-    (void)setenv("MASTER_ADDR", "127.0.0.1", 1);
+    return STATUS_OK;
+}
+
+static Status set_environment(const LaunchPlan *plan, int port) {
+    TRY(name_run(plan, port));
+    (void)setenv("MASTER_ADDR", plan->nodes > 1 ? plan->address : "127.0.0.1", 1);
     set_number("MASTER_PORT", port);
     set_number("TTV_LAUNCH_PORT", port);
-    set_number("WORLD_SIZE", ranks);
-    set_number("LOCAL_WORLD_SIZE", ranks);
+    set_number("WORLD_SIZE", (long)plan->ranks * plan->nodes);
+    set_number("LOCAL_WORLD_SIZE", plan->ranks);
     return STATUS_OK;
 }
 
 /* Does not come back. */
-static void become_rank(int rank, int listener, pid_t parent, const sigset_t *mask) {
+static void become_rank(const LaunchPlan *plan, int local, int listener, pid_t parent,
+                        const sigset_t *mask) {
+    const int rank = plan->node_rank * plan->ranks + local;
     char path[4096];
     const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
     /* Whatever ends the parent, no rank outlives it: it saves and stops. */
@@ -91,8 +105,8 @@ static void become_rank(int rank, int listener, pid_t parent, const sigset_t *ma
     }
     path[length] = '\0';
     set_number("RANK", rank);
-    set_number("LOCAL_RANK", rank);
-    if (rank == 0) {
+    set_number("LOCAL_RANK", local);
+    if (listener >= 0 && rank == 0) {
         set_number("TTV_LISTENER", listener);
         (void)fcntl(listener, F_SETFD, 0);
     }
@@ -103,14 +117,14 @@ static void become_rank(int rank, int listener, pid_t parent, const sigset_t *ma
 }
 
 static Status start(Launch *l, const sigset_t *mask) {
-    int listener = -1, port = 0;
+    int listener = -1, port = l->plan->port;
     const pid_t parent = getpid();
-    TRY(open_listener(&listener, &port));
-    TRY(set_environment(l->ranks, port));
+    if (l->plan->nodes < 2) TRY(open_listener(&listener, &port));
+    TRY(set_environment(l->plan, port));
     Status s = STATUS_OK;
     for (int i = 0; i < l->ranks && s == STATUS_OK; i++) {
         const pid_t pid = fork();
-        if (pid == 0) become_rank(i, listener, parent, mask);
+        if (pid == 0) become_rank(l->plan, i, listener, parent, mask);
         if (pid < 0) {
             s = status_errno("starting rank %d", i);
         } else {
@@ -118,7 +132,7 @@ static Status start(Launch *l, const sigset_t *mask) {
             l->left++;
         }
     }
-    close(listener);
+    if (listener >= 0) close(listener);
     return s;
 }
 
@@ -138,8 +152,8 @@ static void note_end(Launch *l, int rank, int status) {
     const bool by_signal = WIFSIGNALED(status);
     const int code = by_signal ? 75 : WEXITSTATUS(status);
     if (by_signal && !l->terminated && WTERMSIG(status) != l->signal)
-        complain("rank %d was ended by signal %d (%s)", rank, WTERMSIG(status),
-                 strsignal(WTERMSIG(status)));
+        complain("rank %d was ended by signal %d (%s)", l->plan->node_rank * l->plan->ranks + rank,
+                 WTERMSIG(status), strsignal(WTERMSIG(status)));
     l->children[rank] = (Child){0, code};
     l->left--;
     if (code == 0) return;
@@ -198,11 +212,11 @@ static int exit_code(const Launch *l) {
     return l->signal == SIGINT ? 130 : l->signal == SIGTERM ? 143 : 75;
 }
 
-int launch_ranks(int ranks) {
-    Launch l = {.ranks = ranks};
+int launch_ranks(const LaunchPlan *plan) {
+    Launch l = {.plan = plan, .ranks = plan->ranks};
     sigset_t wanted, before;
     void *block;
-    Status s = mem_alloc(&block, ranks, sizeof(Child), "processes of ranks");
+    Status s = mem_alloc(&block, plan->ranks, sizeof(Child), "processes of ranks");
     if (s != STATUS_OK) return cli_fail(s);
     l.children = block;
     sigemptyset(&wanted);

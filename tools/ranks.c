@@ -306,13 +306,59 @@ static Status check_launch(int64_t ranks) {
     return STATUS_OK;
 }
 
+/* HOST, HOST:PORT, [IPv6]:PORT */
+static Status parse_meeting(LaunchPlan *plan) {
+    const char *text = settings.dist.rdzv, *colon = strrchr(text, ':');
+    const bool bracket = text[0] == '[', plain = colon && strchr(text, ':') != colon && !bracket;
+    size_t length = strlen(text);
+    plan->port = DEFAULT_PORT;
+    if (colon && !plain && (!bracket || colon[-1] == ']')) {
+        char *end;
+        const long port = strtol(colon + 1, &end, 10);
+        if (!colon[1] || *end || port < 1 || port > 65535)
+            return status_set(STATUS_USAGE, "--rdzv %s: the port has to be 1 to 65535", text);
+        plan->port = (int)port;
+        length = (size_t)(colon - text);
+    }
+    if (bracket && length > 2 && text[length - 1] == ']') text++, length -= 2;
+    if (length == 0)
+        return status_set(STATUS_USAGE, "--rdzv %s: HOST or HOST:PORT is expected",
+                          settings.dist.rdzv);
+    snprintf(plan->address, sizeof plan->address, "%.*s", (int)length, text);
+    return STATUS_OK;
+}
+
+static Status plan_nodes(LaunchPlan *plan) {
+    const DistConfig *d = &settings.dist;
+    if (d->nodes < 2 && (d->rdzv[0] || d->node_rank > 0))
+        return status_set(STATUS_USAGE, "--rdzv and --node-rank are for several hosts: --nodes N");
+    if (d->nodes < 2) return STATUS_OK;
+    if (d->node_rank >= d->nodes)
+        return status_set(STATUS_USAGE, "--node-rank %lld of --nodes %lld: it counts from 0",
+                          (long long)d->node_rank, (long long)d->nodes);
+    if (d->nodes * plan->ranks > PEERS_MAX)
+        return status_set(STATUS_USAGE, "--nodes %lld with %d ranks each: %d ranks are possible",
+                          (long long)d->nodes, plan->ranks, PEERS_MAX);
+    if (!d->rdzv[0])
+        return status_set(STATUS_USAGE,
+                          "--nodes %lld needs --rdzv HOST:PORT, where node 0 can be reached",
+                          (long long)d->nodes);
+    return parse_meeting(plan);
+}
+
 bool ranks_launch(int *code) {
     const int64_t cards = listed_cards(), asked = settings.dist.ranks;
-    const int64_t ranks = asked > 0 ? asked : cards > 0 ? cards : 1;
+    LaunchPlan plan = {.ranks = (int)(asked > 0   ? asked
+                                      : cards > 0 ? cards
+                                                  : 1),
+                       .nodes = (int)settings.dist.nodes,
+                       .node_rank = (int)settings.dist.node_rank};
     Status s = find_place(&place);
-    if (s == STATUS_OK && (place.ranks > 1 || ranks < 2)) return false;
-    if (s == STATUS_OK) s = check_launch(ranks);
-    *code = s == STATUS_OK ? launch_ranks((int)ranks) : cli_fail(s);
+    if (s == STATUS_OK && place.ranks > 1) return false;
+    if (s == STATUS_OK) s = plan_nodes(&plan);
+    if (s == STATUS_OK && plan.ranks * plan.nodes < 2) return false;
+    if (s == STATUS_OK) s = check_launch(plan.ranks);
+    *code = s == STATUS_OK ? launch_ranks(&plan) : cli_fail(s);
     return true;
 }
 
@@ -328,9 +374,12 @@ Status ranks_join(void) {
     int64_t listener = -1;
     int port;
     if (place.ranks < 2) return STATUS_OK;
-    if (settings.dist.ranks > 0 && settings.dist.ranks != place.ranks)
-        return status_set(STATUS_USAGE, "--ranks %lld, but this process was started as one of %lld",
-                          (long long)settings.dist.ranks, (long long)place.ranks);
+    const int64_t asked = settings.dist.ranks * settings.dist.nodes;
+    if (asked > 0 && asked != place.ranks)
+        return status_set(
+            STATUS_USAGE, "--ranks %lld%s, but this process was started as one of %lld",
+            (long long)settings.dist.ranks, settings.dist.nodes > 1 ? " on each of --nodes" : "",
+            (long long)place.ranks);
     TRY(find_address(address, sizeof address));
     TRY(find_port(&port));
     output_rank((int)place.rank);

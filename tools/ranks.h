@@ -1,9 +1,10 @@
 /* Several processes that do one thing together: finding out which one this is, starting the others.
  *
  * `--ranks N` or `--device cuda:0,1` starts N processes of this program on this host, each of which
- * is a rank (tools/launch.c). Where torchrun, mpirun or srun has started the processes, their
- * environment says so: RANK, WORLD_SIZE, LOCAL_RANK; OMPI_COMM_WORLD_*; SLURM_PROCID in a step of
- * several tasks; PMI_*. Rank 0 then listens beside MASTER_PORT, which may be another's.
+ * is a rank (tools/launch.c); with `--nodes M --node-rank K --rdzv HOST:PORT` on each of M hosts.
+ * Where torchrun, mpirun or srun has started the processes, their environment says so: RANK,
+ * WORLD_SIZE, LOCAL_RANK; OMPI_COMM_WORLD_*; SLURM_PROCID in a step of several tasks; PMI_*. Rank 0
+ * then listens beside MASTER_PORT, which may be another's.
  */
 #ifndef TTV_TOOLS_RANKS_H
 #define TTV_TOOLS_RANKS_H
@@ -44,7 +45,14 @@ int ranks_on_host(void);
 
 /* ---- launch.c ---- */
 
-/* Starts `ranks` processes with this program's arguments and waits for all; the exit code. */
-int launch_ranks(int ranks);
+typedef struct LaunchPlan {
+    int ranks;            /* processes to start here */
+    int nodes, node_rank; /* hosts that each start so many, and which of them this is */
+    char address[512];    /* several hosts: where rank 0 listens */
+    int port;
+} LaunchPlan;
+
+/* Starts processes with this program's arguments and waits for all; the exit code. */
+int launch_ranks(const LaunchPlan *plan);
 
 #endif

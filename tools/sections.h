@@ -62,7 +62,9 @@ typedef struct RunConfig {
 /* Section [dist]: several processes, one a card, that do one thing together. */
 typedef struct DistConfig {
     int64_t ranks; /* processes that this one starts; 0: as many as --device lists cards */
-    int64_t port;  /* 0: MASTER_PORT + 1 */
+    int64_t nodes, node_rank; /* hosts on which that is done, and which of them this is */
+    char rdzv[CONFIG_TEXT];   /* HOST:PORT where rank 0 of several hosts listens */
+    int64_t port;             /* 0: MASTER_PORT + 1 */
     double join_timeout_s, timeout_s;
 } DistConfig;
 

@@ -79,6 +79,61 @@ tells "MASTER_PORT is 'http' in the environment"
 checks=$((checks + 1))
 [ ! -e none ] || fail 'a run that could not begin left a folder'
 
+# ---- two hosts: two process groups of two ranks each, here both on this one ----
+host() { # NODE FLAGS...
+    local node=$1
+    shift
+    setsid "$TTV" train "${mine[@]}" "${drawn[@]}" --ranks 2 --nodes 2 --node-rank $node "$@" >host$node.out 2>host$node.err
+}
+run 0 train "${mine[@]}" "${drawn[@]}" --ranks 4 -o of4
+host 1 --rdzv localhost:$((PORT + 40)) -o nodes &
+pid=$!
+command_line='two hosts of two ranks'
+host 0 --rdzv localhost:$((PORT + 40)) -o nodes
+equal 'exit code of host 0' $? 0
+wait $pid
+equal 'exit code of host 1' $? 0
+same_file 'two hosts of two ranks' of4/last.safetensors nodes/last.safetensors
+checks=$((checks + 1))
+[ ! -s host1.out ] && [ ! -s host1.err ] || fail "host 1 spoke: $(cat host1.out host1.err)"
+host 1 --rdzv localhost:$((PORT + 50)) -o nodes --epochs 100000 & # a loss on one host ends the other's ranks
+pid=$!
+host 0 --rdzv localhost:$((PORT + 50)) -o nodes --epochs 100000 &
+other=$!
+for _ in $(seq 400); do
+    [ -f nodes-2/metrics.csv ] && [ "$(wc -l <nodes-2/metrics.csv)" -gt 4 ] && break
+    sleep 0.05
+done
+victim=$(cut -d' ' -f1-4 /proc/[0-9]*/stat 2>/dev/null | awk -v p="$(pgrep -P $pid)" '$4 == p {print $1}' | sort -n | tail -n 1)
+kill -KILL "$victim"
+wait $pid
+equal 'exit code of the host with the lost rank' $? 75
+wait $other
+equal 'exit code of the other host' $? 75
+err=$(cat host0.err)
+tells 'lost rank 3 (pid'
+# torchrun's variables on two hosts, a process for each rank
+for rank in 3 2 1; do
+    env RANK=$rank WORLD_SIZE=4 LOCAL_RANK=$((rank % 2)) LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((PORT + 60)) \
+        setsid "$TTV" eval --checkpoint of2 -b 7 >rank$rank.out 2>&1 &
+done
+RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((PORT + 60)) run 0 eval --checkpoint of2 -b 7 --json
+sed 's/"seconds.*"precision"/"precision"/' out >score
+same_file 'scores of two hosts' score1 score
+wait
+run 2 train "${mine[@]}" --nodes 2 --ranks 2 -o none
+tells '--nodes 2 needs --rdzv HOST:PORT'
+run 2 train "${mine[@]}" --nodes 2 --node-rank 2 --rdzv localhost -o none
+tells '--node-rank 2 of --nodes 2: it counts from 0'
+run 2 train "${mine[@]}" --rdzv localhost -o none
+tells '--rdzv and --node-rank are for several hosts'
+run 2 train "${mine[@]}" --nodes 2 --rdzv localhost:http -o none
+tells '--rdzv localhost:http: the port has to be 1 to 65535'
+run 2 train "${mine[@]}" --nodes 2 --rdzv :5 -o none
+tells 'HOST or HOST:PORT is expected'
+run 75 train "${mine[@]}" --nodes 2 --ranks 1 --rdzv "[::1]:$((PORT + 70))" --rdzv-timeout 1 -o none
+tells 'after 1 s these of 2 ranks had not come: 1'
+
 # Slurm and Open MPI call them otherwise; a batch script of Slurm is one process
 slurm=(SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST=localhost SLURM_JOB_ID=5 MASTER_PORT=$((PORT + 20)))
 mpi=(OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2 MASTER_PORT=$((PORT + 30)))
