@@ -30,6 +30,8 @@ def camera_text(scene):
 
 def check_scene(scene):
     """Raises ValueError with the reason when a scene does not add up."""
+    if not isinstance(scene, dict):
+        raise ValueError(f"a {type(scene).__name__}, no dictionary")
     for key in ("key", "timestamps", "cameras", "images"):
         if key not in scene:
             raise ValueError(f"no '{key}'")
@@ -92,7 +94,15 @@ def main():
     os.makedirs(args.out, exist_ok=True)
     done = bad = 0
     for path in paths:
-        scenes = torch.load(path, map_location="cpu", weights_only=True)
+        try:
+            scenes = torch.load(path, map_location="cpu", weights_only=True)
+            if not isinstance(scenes, (list, tuple)):
+                raise TypeError(f"a {type(scenes).__name__}, no list of scenes")
+        except Exception as error:  # a damaged file may end in any of them
+            reason = (str(error).splitlines() or [""])[0]
+            print(f"{path}: cannot be read: {type(error).__name__}: {reason}; left out", file=sys.stderr)
+            bad += 1
+            continue
         chunk = os.path.splitext(os.path.basename(path))[0]
         archive = None
         if args.tar:
@@ -104,8 +114,9 @@ def main():
             try:
                 check_scene(scene)
                 files = list(scene_files(scene))
-            except ValueError as reason:
-                print(f"{path}: scene {scene.get('key', '?')}: {reason}; left out", file=sys.stderr)
+            except (ValueError, TypeError, AttributeError) as reason:
+                name = scene.get("key", "?") if isinstance(scene, dict) else "?"
+                print(f"{path}: scene {name}: {reason}; left out", file=sys.stderr)
                 bad += 1
                 continue
             if archive:

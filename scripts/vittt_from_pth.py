@@ -22,6 +22,7 @@ import pickle
 import struct
 import sys
 import zipfile
+import zlib
 from collections import OrderedDict
 
 # Storage class of PyTorch: bytes of a number, conversion to F32 bytes.
@@ -32,6 +33,7 @@ STORAGES = {
     "BFloat16Storage": (2, lambda b: b"".join(b"\0\0" + b[i : i + 2] for i in range(0, len(b), 2))),
 }
 SKIPPED = "num_batches_tracked"
+MOST_PICKLE = 256 << 20
 
 
 class StandIn(dict):
@@ -68,6 +70,9 @@ class Tensor:
 
 
 def rebuild_tensor(storage, offset, size, stride, *_):
+    numbers = [offset, *size, *stride]
+    if not isinstance(storage, Storage) or len(size) != len(stride) or any(type(n) is not int or n < 0 for n in numbers):
+        raise ValueError("a tensor whose size or place is none")
     return Tensor(storage, offset, size, stride)
 
 
@@ -75,7 +80,9 @@ def rebuild_parameter(data, *_):
     return data
 
 
-class Reader(pickle.Unpickler):
+class Reader(pickle._Unpickler):
+    """The one written in Python: the other takes memory for whatever memo index a file names."""
+
     def find_class(self, module, name):
         if module == "torch._utils" and name == "_rebuild_tensor_v2":
             return rebuild_tensor
@@ -105,15 +112,25 @@ class Checkpoint:
         order = self.root + "byteorder"
         if order in self.zip.namelist() and self.zip.read(order) != b"little":
             raise ValueError("saved on a big-endian machine")
+        if self.zip.getinfo(names[0]).file_size > MOST_PICKLE:
+            raise ValueError("its data.pkl is larger than 256 MB")
         with self.zip.open(names[0]) as file:
-            self.content = Reader(file).load()
+            try:
+                self.content = Reader(file).load()
+            except ValueError:
+                raise
+            except Exception as error:  # a damaged pickle may end in nearly any of them
+                raise ValueError(f"the pickle is damaged: {type(error).__name__}: {error}") from None
 
     def numbers(self, tensor):
         """The tensor as F32 bytes in row-major order."""
         if tensor.storage.kind not in STORAGES:
             raise ValueError(f"numbers of kind {tensor.storage.kind}")
         width, convert = STORAGES[tensor.storage.kind]
-        data = self.zip.read(f"{self.root}data/{tensor.storage.key}")
+        try:
+            data = self.zip.read(f"{self.root}data/{tensor.storage.key}")
+        except KeyError:
+            raise ValueError(f"its storage {tensor.storage.key!r} is missing in the archive") from None
         count = 1
         for n in tensor.size:
             count *= n
@@ -123,6 +140,8 @@ class Checkpoint:
             expected *= n
         if dense:
             taken = data[tensor.offset * width : (tensor.offset + count) * width]
+        elif count > max(len(data) // width, 1 << 22):
+            raise ValueError("the storage is too short")
         else:
             at = [tensor.offset]
             for n, step in zip(tensor.size, tensor.stride):
@@ -172,7 +191,7 @@ def write_safetensors(path, checkpoint, tensors, metadata):
             for name, tensor in tensors.items():
                 try:
                     file.write(checkpoint.numbers(tensor))
-                except (ValueError, KeyError) as error:
+                except (ValueError, NotImplementedError) as error:
                     raise ValueError(f"{name}: {error}") from None
         os.replace(part, path)
     finally:
@@ -190,7 +209,7 @@ def main():
         checkpoint = Checkpoint(args.checkpoint)
         tensors = choose(checkpoint.content, args.key)
         write_safetensors(args.out, checkpoint, tensors, {"source": os.path.basename(args.checkpoint)})
-    except (OSError, ValueError, zipfile.BadZipFile, pickle.UnpicklingError, EOFError) as error:
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         sys.exit(f"{args.checkpoint}: {error}")
     print(f"{args.out}: {len(tensors)} tensors, {os.path.getsize(args.out) / 1e6:.1f} MB")
 

@@ -158,4 +158,51 @@ refused 'no tensors' evil.pth x.safetensors
 checks=$((checks + 2))
 [ ! -e ran ] || fail 'the pickle was run'
 [ ! -e x.safetensors ] && [ ! -e x.safetensors.part ] || fail 'a refused file leaves something behind'
+# ---- archives with a damaged pickle: refused in a line, or converted; never a traceback ----
+cat >damage.py <<'PY'
+import importlib.util, io, os, random, sys, zipfile
+spec = importlib.util.spec_from_file_location("convert", sys.argv[1])
+convert = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(convert)
+draw = random.Random(int(os.environ.get("TTV_FUZZ_SEED", "1")))
+rounds = 300 * int(os.environ.get("TTV_FUZZ_TIMES", "1"))
+with zipfile.ZipFile(sys.argv[2]) as z:
+    members = {n: z.read(n) for n in z.namelist()}
+name = next(n for n in members if n.endswith("data.pkl"))
+refused = 0
+for round in range(rounds):
+    text = bytearray(members[name])
+    for _ in range(draw.randrange(1, 5)):
+        at = draw.randrange(len(text))
+        kind = draw.randrange(4)
+        if kind == 0:
+            text[at] ^= 1 << draw.randrange(8)
+        elif kind == 1:
+            del text[at:at + draw.randrange(1, 20)]
+        elif kind == 2:
+            text[at:at] = bytes(draw.randrange(256) for _ in range(draw.randrange(1, 9)))
+        else:
+            text[at] = draw.choice(b"\x00\xff\x7f.(}])")
+    archive = io.BytesIO()
+    with zipfile.ZipFile("damaged.pth", "w") as z:
+        for n, data in members.items():
+            z.writestr(n, bytes(text) if n == name else data)
+    sys.argv[1:] = ["damaged.pth", "damaged.safetensors"]
+    stdout, sys.stdout = sys.stdout, io.StringIO()
+    try:
+        convert.main()
+    except SystemExit as error:
+        refused += 1
+        if not str(error.code).startswith("damaged.pth: "):
+            sys.exit(f"round {round}: said '{error.code}'")
+    except BaseException as error:
+        sys.exit(f"round {round}: {type(error).__name__}: {error}")
+    finally:
+        sys.stdout = stdout
+if refused < rounds // 5:
+    sys.exit(f"{refused} of {rounds} were refused")
+PY
+checks=$((checks + 1))
+python3 damage.py "$CONVERT" module.pth >out 2>err || fail "a damaged archive: $(tail -n 1 err)"
+
 finish

@@ -39,7 +39,7 @@ def scene(name, **change):
     made.update(change)
     return made
 scenes = [scene(key), scene("../up"), scene("fewer", images=[]), scene("descending", timestamps=tensor([5, 5])),
-          scene("text", images=[tensor(b"hello"), tensor(b"hello")]), scene("second")]
+          scene("text", images=[tensor(b"hello"), tensor(b"hello")]), scene("second"), None, scene("odd", timestamps=None)]
 os.makedirs("chunks")
 pickle.dump(scenes, open("chunks/000000.torch", "wb"))
 print(key)
@@ -57,7 +57,8 @@ unpack() { # CODE ARGS...
 }
 
 unpack 1 chunks plain --split test
-says '2 scenes written, 4 left out'
+says '2 scenes written, 6 left out'
+tells 'a NoneType, no dictionary'
 for reason in 'scene ../up: the key is no file name' 'scene fewer: 2 timestamps, 0 images' 'scene descending: timestamps do not ascend' \
     'scene text: the image at 0 is neither JPEG nor PNG'; do
     tells "$reason"
@@ -84,4 +85,11 @@ says 'clean'
 mkdir empty
 unpack 1 empty out
 tells 'no *.torch files'
+# ---- files that are no chunks: a line, no traceback ----
+printf 'no pickle' >damaged.torch
+unpack 1 damaged.torch x
+tells 'damaged.torch: cannot be read: '
+python3 -c 'import pickle; pickle.dump({"key": 1}, open("other.torch", "wb"))'
+unpack 1 other.torch x
+tells 'other.torch: cannot be read: TypeError: a dict, no list of scenes'
 finish
