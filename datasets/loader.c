@@ -13,7 +13,7 @@
 #include "core/memory.h"
 #include "datasets/loader_internal.h"
 
-enum { STALL_SECONDS = 60, MAX_THREADS = 256 };
+enum { STALL_SECONDS = 60, JOIN_SECONDS = 5, MAX_THREADS = 256 };
 
 static void corrupt_free(Corrupt *c) {
     while (c != NULL) {
@@ -143,14 +143,33 @@ Status loader_open(const Dataset *d, const LoaderOptions *o, Loader **out) {
     return STATUS_OK;
 }
 
+/* A thread in a read that does not return (a server that is gone) would keep the process for ever.
+ */
+static bool join_in_time(const Loader *l) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += JOIN_SECONDS;
+    for (int i = 0; i < l->worker_count; i++) {
+        char shown[300];
+        const int64_t sample = atomic_load(&l->workers[i].sample);
+        if (pthread_timedjoin_np(l->workers[i].thread, NULL, &until) == 0) continue;
+        log_warn("a loader thread is left behind in %s",
+                 sample < 0 ? "its work"
+                            : text_printable(dataset_name(l->data, sample), shown, sizeof shown));
+        return false;
+    }
+    return true;
+}
+
 void loader_close(Loader *l) {
     if (l == NULL) return;
     pthread_mutex_lock(&l->mutex);
     l->stop = true;
     pthread_cond_broadcast(&l->work);
     pthread_mutex_unlock(&l->mutex);
+    if (l->gave_up && !join_in_time(l)) return; /* with all that the thread may still touch */
     for (int i = 0; i < l->worker_count; i++) {
-        pthread_join(l->workers[i].thread, NULL);
+        if (!l->gave_up) pthread_join(l->workers[i].thread, NULL);
         sample_scratch_free(&l->workers[i].scratch);
     }
     for (int i = 0; l->slots != NULL && i < l->slot_count; i++) slot_free(&l->slots[i]);
@@ -235,10 +254,12 @@ static void report_stall(const Loader *l, double waited) {
              text_printable(name, shown, sizeof shown));
 }
 
-static void wait_ready(Loader *l, const Slot *slot, int64_t size) {
+/* false: a stop was asked for first. */
+static bool wait_ready(Loader *l, const Slot *slot, int64_t size) {
     double start = seconds_now();
     int reports = 0;
     while (slot->done < size) {
+        if (l->options.stopped != NULL && l->options.stopped()) return false;
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_sec += 1;
@@ -249,6 +270,7 @@ static void wait_ready(Loader *l, const Slot *slot, int64_t size) {
         reports++;
     }
     l->waited += seconds_now() - start;
+    return true;
 }
 
 /* Sorted by sample; one met before is not counted again. */
@@ -314,7 +336,11 @@ Status loader_next(Loader *l, HostBatch *b) {
         return STATUS_END;
     }
     Slot *slot = &l->slots[l->given % l->slot_count];
-    wait_ready(l, slot, size);
+    if (!wait_ready(l, slot, size)) {
+        l->gave_up = true;
+        pthread_mutex_unlock(&l->mutex);
+        return status_set(STATUS_STOPPED, "stopped while waiting for data");
+    }
     Corrupt *corrupt = slot->corrupt;
     slot->corrupt = NULL;
     Status failed = slot->status;

@@ -28,6 +28,7 @@ typedef struct LoaderOptions {
     bool fail_on_corrupt;
     double max_corrupt;
     ImageOptions image;
+    bool (*stopped)(void); /* asked while waiting: true ends the wait; NULL: nobody */
 } LoaderOptions;
 
 typedef struct HostBatch {
@@ -48,7 +49,9 @@ void loader_close(Loader *l);
 /* Begins an epoch at sample `cursor` (a multiple of the batch unless at the end). */
 Status loader_begin(Loader *l, int64_t epoch, int64_t cursor);
 /* STATUS_END after the last batch. Waits; a wait of 60 s is reported through the log with the file
- * in work. */
+ * in work. STATUS_STOPPED, within a second, where options.stopped says so before the batch is
+ * there: the loader can then only be closed, which leaves threads behind that do not come back from
+ * a read. */
 Status loader_next(Loader *l, HostBatch *b);
 int64_t loader_batches(const Loader *l); /* per epoch; of all ranks where whole batches go round */
 double loader_wait_seconds(Loader *l);   /* waited inside loader_next since the last call of this */

@@ -77,6 +77,7 @@ struct Loader {
 
     /* The consumer's own. */
     int64_t given; /* batches handed out since begin */
+    bool gave_up;  /* on a batch: a stop was asked for */
     double waited;
     Corrupt **corrupt; /* sorted by sample */
     int64_t corrupt_count, corrupt_capacity;

@@ -2,13 +2,22 @@
 
 #include <pthread.h>
 #include <string.h>
+#include <time.h>
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "datasets/loader.h"
 #include "datasets/view_cache.h"
 
-enum { MAX_ATTEMPTS = 16, FAILURES_KEPT = 100, MAX_WORKERS = 256, MESSAGE = 1024 };
+enum {
+    MAX_ATTEMPTS = 16,
+    FAILURES_KEPT = 100,
+    MAX_WORKERS = 256,
+    MESSAGE = 1024,
+    STALL_SECONDS = 60,
+    JOIN_SECONDS = 5
+};
 
 /* One batch in the making. */
 typedef struct Slot {
@@ -37,6 +46,7 @@ struct ViewLoader {
     int64_t consumed; /* batches the consumer is done with */
     int64_t current;  /* batch in the consumer's hands; -1: none */
     bool stop;
+    bool gave_up; /* the consumer, on a batch */
     Failure failures[FAILURES_KEPT];
     int64_t failure_count;
     Status status; /* what ended it */
@@ -240,7 +250,11 @@ Status view_loader_open(const SceneSet *set, const ViewLoaderOptions *o, ViewLoa
     pthread_mutex_init(&l->lock, NULL);
     pthread_mutex_init(&l->choosing, NULL);
     pthread_cond_init(&l->room, NULL);
-    pthread_cond_init(&l->ready, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&l->ready, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     Status s = start(l);
     if (s != STATUS_OK) {
         view_loader_close(l);
@@ -250,13 +264,29 @@ Status view_loader_open(const SceneSet *set, const ViewLoaderOptions *o, ViewLoa
     return STATUS_OK;
 }
 
+/* After a wait that was given up a thread may hang in a read: it is left behind. */
+static bool join_all(const ViewLoader *l) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += JOIN_SECONDS;
+    for (int i = 0; i < l->thread_count; i++) {
+        if (!l->gave_up) {
+            pthread_join(l->threads[i], NULL);
+        } else if (pthread_timedjoin_np(l->threads[i], NULL, &until) != 0) {
+            log_warn("a loader thread is left behind in its work");
+            return false;
+        }
+    }
+    return true;
+}
+
 void view_loader_close(ViewLoader *l) {
     if (l == NULL) return;
     pthread_mutex_lock(&l->lock);
     l->stop = true;
     pthread_cond_broadcast(&l->room);
     pthread_mutex_unlock(&l->lock);
-    for (int i = 0; i < l->thread_count; i++) pthread_join(l->threads[i], NULL);
+    if (!join_all(l)) return; /* with all that the thread may still touch */
     for (int i = 0; l->slots != NULL && i < l->o.prefetch; i++) {
         mem_free(l->slots[i].pixels);
         mem_free(l->slots[i].cameras);
@@ -276,6 +306,32 @@ void view_loader_close(ViewLoader *l) {
 
 /* ---- the consumer ---- */
 
+/* With the lock held: after a minute without a batch. */
+static void report_stall(const ViewLoader *l, const Slot *slot, bool begun, double waited) {
+    const ViewSample *first = &slot->samples[0];
+    log_warn("waited %.0f s for the next batch of views; its first scene is %s", waited,
+             begun ? scene_set_at(l->set, first->scene)->name : "not chosen yet");
+}
+
+/* Until samples first to first + size - 1 are there, or something ended the loader; false: a stop
+ * was asked for first. */
+static bool wait_ready(ViewLoader *l, const Slot *slot, int64_t first, int64_t size) {
+    const double start = seconds_now();
+    int reports = 0;
+    while (l->status == STATUS_OK && (l->taken < first + size || slot->left > 0)) {
+        struct timespec until;
+        if (l->o.stopped && l->o.stopped()) return false;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec += 1;
+        pthread_cond_timedwait(&l->ready, &l->lock, &until);
+        const double waited = seconds_now() - start;
+        if (waited < (reports + 1) * STALL_SECONDS) continue;
+        report_stall(l, slot, l->taken > first, waited);
+        reports++;
+    }
+    return true;
+}
+
 Status view_loader_next(ViewLoader *l, ViewBatch *b) {
     int64_t batch = l->current + 1;
     *b = (ViewBatch){0};
@@ -286,11 +342,12 @@ Status view_loader_next(ViewLoader *l, ViewBatch *b) {
     l->consumed = batch; /* all before it may be overwritten */
     l->current = batch;
     pthread_cond_broadcast(&l->room);
-    while (l->status == STATUS_OK && (l->taken < batch * l->o.batch + size || slot->left > 0))
-        pthread_cond_wait(&l->ready, &l->lock);
+    const bool stopped = !wait_ready(l, slot, batch * l->o.batch, size);
     Status s = l->status;
+    l->gave_up |= stopped;
     pthread_mutex_unlock(&l->lock);
     if (s != STATUS_OK) return status_set(s, "%s", l->message);
+    if (stopped) return status_set(STATUS_STOPPED, "stopped while waiting for data");
     *b = (ViewBatch){
         slot->pixels, slot->cameras, slot->samples, slot->valid, l->o.first + batch * l->o.batch,
         size};

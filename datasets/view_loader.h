@@ -20,6 +20,7 @@ typedef struct ViewLoaderOptions {
     int64_t first, count; /* samples to serve: first .. first+count-1; count 0: without end */
     Status (*choose)(void *user, int64_t n, int attempt, ViewSample *out);
     void *user;
+    bool (*stopped)(void); /* as of LoaderOptions */
 } ViewLoaderOptions;
 
 /* choose() of a training run: user is a ViewSampler. */
@@ -39,7 +40,8 @@ typedef struct ViewBatch {
 typedef struct ViewLoader ViewLoader;
 Status view_loader_open(const SceneSet *set, const ViewLoaderOptions *o, ViewLoader **out);
 void view_loader_close(ViewLoader *l);
-/* STATUS_END after the last. Out of memory, or a training sample without a stand-in, ends it. */
+/* STATUS_END after the last. Waits as loader_next does, with the same report and STATUS_STOPPED.
+ * Out of memory, or a training sample without a stand-in, ends it. */
 Status view_loader_next(ViewLoader *l, ViewBatch *b);
 
 /* Samples that could not be loaded so far, by number; message i of those kept (the first 100). */

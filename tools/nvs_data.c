@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "datasets/loader.h"
+#include "nn/train.h"
 #include "tools/cli.h"
 #include "tools/ranks.h"
 
@@ -79,7 +80,8 @@ Status nvs_data_begin(NvsData *d, int64_t first, int64_t count) {
                            .first = first,
                            .count = count / ranks_count(),
                            .choose = choose,
-                           .user = d};
+                           .user = d,
+                           .stopped = train_stop_requested};
     if (d->loader) view_loader_close(d->loader);
     d->loader = NULL;
     return view_loader_open(d->train, &o, &d->loader);

@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "core/utf8.h"
 #include "datasets/mix.h"
+#include "nn/train.h"
 #include "tools/cli.h"
 #include "tools/ranks.h"
 
@@ -92,6 +93,7 @@ static LoaderOptions loader_options_of(const Preprocess *preprocess, int64_t bat
                            .seed = (uint64_t)settings.train.seed,
                            .fail_on_corrupt = settings.data.on_corrupt == 1,
                            .max_corrupt = settings.data.max_corrupt,
+                           .stopped = train_stop_requested,
                            .image = data_image_options(&settings.data)};
 }
 

@@ -134,6 +134,35 @@ static void training_equals_augment_apply(void **state) {
     }
 }
 
+static bool always(void) {
+    return true;
+}
+
+/* A batch that is not there yet is given up, one that is there is handed out. */
+static void a_wait_can_be_stopped(void **state) {
+    (void)state;
+    int stopped = 0;
+    for (int i = 0; i < 100 && stopped == 0; i++) {
+        Loader *l;
+        HostBatch b;
+        LoaderOptions o = options_of(1, true);
+        const int64_t live = mem_live();
+        o.batch = IMAGES;
+        o.stopped = always;
+        assert_ok(loader_open(clean, &o, &l));
+        assert_ok(loader_begin(l, 0, 0));
+        const double start = seconds();
+        const Status s = loader_next(l, &b);
+        assert_true(s == STATUS_OK || s == STATUS_STOPPED);
+        stopped += s == STATUS_STOPPED;
+        if (stopped) assert_message("stopped while waiting for data");
+        loader_close(l);
+        assert_true(seconds() - start < 2);
+        assert_int_equal(mem_live(), live);
+    }
+    assert_int_equal(stopped, 1);
+}
+
 static void close_is_prompt(void **state) {
     (void)state;
     for (int i = 0; i < 20; i++) {
@@ -303,6 +332,7 @@ int main(void) {
         cmocka_unit_test(every_sample_once),
         cmocka_unit_test(evaluation_is_plain_preprocessing),
         cmocka_unit_test(training_equals_augment_apply),
+        cmocka_unit_test(a_wait_can_be_stopped),
         cmocka_unit_test(close_is_prompt),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(allocation_failures_are_clean),

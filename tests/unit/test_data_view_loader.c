@@ -2,6 +2,8 @@
 #include "data_views.h"
 
 #include <math.h>
+#include <stdatomic.h>
+#include <unistd.h>
 
 /* Scenes of small pictures; one picture is damaged, one of another size. */
 static SceneSet *make_pictures(char root[256]) {
@@ -174,10 +176,58 @@ static void real_samples(void **state) {
     scene_set_close(set);
 }
 
+static atomic_bool held;
+
+/* A read that does not come back. */
+static Status choose_when_let(void *user, int64_t n, int attempt, ViewSample *out) {
+    while (atomic_load(&held)) usleep(1000);
+    return view_choose_sampler(user, n, attempt, out);
+}
+
+static bool is_held(void) {
+    return atomic_load(&held);
+}
+
+static void a_wait_can_be_stopped(void **state) {
+    (void)state;
+    char root[256];
+    const int64_t live = mem_live();
+    SceneSet *set = make_pictures(root);
+    ViewRecipe r = view_recipe_re10k();
+    ViewSampler *sampler;
+    ViewLoader *l;
+    ViewBatch b;
+    r.clamp = true;
+    r.gap_min = 4;
+    r.targets = 3;
+    assert_ok(view_sampler_open(set, &r, 3, &sampler));
+    ViewLoaderOptions o = {.view = view_options_default(8, 8),
+                           .batch = 4,
+                           .views = 5,
+                           .threads = 2,
+                           .choose = choose_when_let,
+                           .user = sampler,
+                           .stopped = is_held};
+    atomic_store(&held, true);
+    assert_ok(view_loader_open(set, &o, &l));
+    assert_int_equal(view_loader_next(l, &b), STATUS_STOPPED);
+    assert_message("stopped while waiting for data");
+    atomic_store(&held, false);
+    view_loader_close(l);
+    assert_ok(view_loader_open(set, &o, &l)); /* nobody stops it now */
+    assert_ok(view_loader_next(l, &b));
+    view_loader_close(l);
+    view_sampler_close(sampler);
+    scene_set_close(set);
+    remove_tree(root);
+    assert_int_equal(mem_live(), live);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loader_is_deterministic),
         cmocka_unit_test(loader_of_a_list),
+        cmocka_unit_test(a_wait_can_be_stopped),
         cmocka_unit_test(real_samples),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
