@@ -74,7 +74,7 @@ static int run(Config *config, int argc, char **argv) {
 
 const Command command_export = {
     .name = "export",
-    .aliases = "ckpt export|convert",
+    .aliases = "ckpt export|ckpt convert|convert",
     .summary = "write a checkpoint's weights as one file, half as large",
     .synopsis = "ttv export [--dtype bf16|f32] [--weights auto|raw|ema] CHECKPOINT OUT.safetensors",
     .examples = "  ttv export runs/rooms rooms.safetensors\n"

@@ -170,6 +170,9 @@ static int run(Config *config, int argc, char **argv) {
     (void)config;
     int worst = 0;
     options.tensors = options.tensors || options.stats;
+    /* Called as `ttv ckpt verify` it does what it says. */
+    if (argc > 0 && strcmp(cli_argv[1], "ckpt") == 0)
+        options.verify |= strcmp(cli_argv[2], "verify") == 0;
     if (argc == 0) return cli_usage(&command_inspect, "no checkpoint was named");
     for (int k = 0; k < argc; k++) {
         int code = inspect_one(argv[k]);

@@ -295,6 +295,7 @@ static int run(Config *config, int argc, char **argv) {
 
 const Command command_nvs_render = {
     .name = "nvs render",
+    .aliases = "render",
     .summary = "render new views of a scene from two or more of its frames",
     .synopsis = "ttv nvs render --checkpoint RUN --data-dir SCENES --input-views A,B [flags]",
     .examples = "  ttv nvs render --checkpoint runs/re10k --data-dir re10k --input-views 0,60\n"

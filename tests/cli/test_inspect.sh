@@ -39,6 +39,7 @@ file=copy/checkpoints/$(basename "$WEIGHTS")
 size=$(wc -c <"$file")
 poke "$file" $((size - 3)) '\x7f'
 run 1 inspect --verify copy
+run 1 ckpt verify copy
 says "$(basename "$WEIGHTS")"
 says 'CRC'
 damaged
