@@ -1,10 +1,16 @@
 /* Gradients of a depthwise 3x3 with respect to map, taps and bias from one reading, on whole rows
  * of the map (Hopper). What does not fit here is put together from the other kernels.
+ *
+ * Sums over a map come from the same kernel, in the same order, whether the map's gradient is
+ * wanted, added or not: the bits of dw do not depend on what else a call asks for.
  */
 #include "kernels/cuda/rowtaps.cuh"
 #include "kernels/cuda/stencil.cuh"
 
 #define BACK_THREADS 384 /* few, but with all the registers that they ask for */
+
+/* What is left of the map's gradient. */
+typedef enum BackMap { BACK_NOTHING, BACK_DX, BACK_SCALED } BackMap;
 
 /* Where a row's results go: at a column, at the thread's channels. */
 template <typename T> struct BackOut {
@@ -30,12 +36,13 @@ typedef struct BackSums {
     float total[PAIR];   /* of dy */
 } BackSums;
 
-template <typename T, bool SCALED>
+template <typename T, int MAP>
 static __device__ __forceinline__ void back_put(BackOut<T> &to, float (&value)[PAIR],
                                                 int channels) {
+    if (MAP == BACK_NOTHING) return;
     pack_store<T, PAIR>(to.dx, value);
     to.dx += channels;
-    if (SCALED) {
+    if (MAP == BACK_SCALED) {
 #pragma unroll
         for (int v = 0; v < PAIR; v++) {
             T rounded;
@@ -56,7 +63,7 @@ typedef struct BackWalk {
 
 /* Reads a column of dy that is neither the first nor beyond the last of the thread's: its left
  * neighbour is finished. x_ahead: of the column behind. */
-template <typename T, bool SCALED>
+template <typename T, int MAP>
 static __device__ __forceinline__ void back_column(BackSums &s, BackWalk &k, BackOut<T> &to,
                                                    ThreeRows &t, const float (&x_ahead)[PAIR],
                                                    int channels, const float (&w)[9][PAIR]) {
@@ -71,7 +78,7 @@ static __device__ __forceinline__ void back_column(BackSums &s, BackWalk &k, Bac
     column_taps<0>(s.taps, x_ahead, now);
 #pragma unroll
     for (int v = 0; v < PAIR; v++) s.total[v] += now[1][v];
-    back_put<T, SCALED>(to, k.here, channels);
+    back_put<T, MAP>(to, k.here, channels);
     pair_move(k.here, k.next);
     pair_move(k.next, fresh);
     pair_move(k.x_here, k.x_next);
@@ -81,7 +88,7 @@ static __device__ __forceinline__ void back_column(BackSums &s, BackWalk &k, Bac
 /* Columns x0 .. x1-1 of one row: with q a pixel of it and t a tap, dx[q] = sum_t w[t] dy[q-t] and
  * dw[t] += x[q] dy[q-t] look at the same nine values of dy. t is at column max(x0 - 1, 0), x and
  * `to` at x0. */
-template <typename T, bool SCALED>
+template <typename T, int MAP>
 static __device__ __forceinline__ void row_backward(BackSums &s, BackOut<T> to, ThreeRows t,
                                                     Shared x, int pitch, const RowCut &c, int x0,
                                                     int x1, const float (&w)[9][PAIR]) {
@@ -108,21 +115,21 @@ static __device__ __forceinline__ void row_backward(BackSums &s, BackOut<T> to, 
 #pragma unroll 4
     for (int left = x1 - x0 - 2; left > 0; left--) {
         pair_get<T>(ahead, x += pitch);
-        back_column<T, SCALED>(s, k, to, t, ahead, c.channels, w);
+        back_column<T, MAP>(s, k, to, t, ahead, c.channels, w);
     }
-    if (x1 - x0 > 1) back_column<T, SCALED>(s, k, to, t, none, c.channels, w);
+    if (x1 - x0 > 1) back_column<T, MAP>(s, k, to, t, none, c.channels, w);
     if (x1 < c.width) {
         column_next<T>(now, t);
         column_apply<2>(k.here, w, now);
         column_taps<2>(s.taps, k.x_here, now);
     }
-    back_put<T, SCALED>(to, k.here, c.channels);
+    back_put<T, MAP>(to, k.here, c.channels);
 }
 
 #endif /* HAVE_SM90A */
 
 /* Shared memory: the ring of dy, that of x, zeros, barriers. */
-template <typename T, bool SCALED>
+template <typename T, int MAP>
 __global__ void __launch_bounds__(BACK_THREADS, 1)
     dwconv3_backward_kernel(BackOut<T> out, const float *scale, const T *dy, const T *x, RowCut c,
                             int slots, ConvArgs g, TapsArgs part) {
@@ -156,7 +163,7 @@ __global__ void __launch_bounds__(BACK_THREADS, 1)
     RowReader at = {}, x_at = {};
     for (int unit = blockIdx.x; unit < c.units; unit += gridDim.x) {
         const RowUnit u = row_unit(c, unit, 1), x_unit = row_unit(c, unit, 0);
-        const float factor = SCALED ? scale[u.sample] : 0.0f;
+        const float factor = MAP == BACK_SCALED ? scale[u.sample] : 0.0f;
         reader_unit(at, u);
         reader_unit(x_at, x_unit);
         for (int row = u.begin; row < u.end; row++) {
@@ -170,8 +177,10 @@ __global__ void __launch_bounds__(BACK_THREADS, 1)
                 const ThreeRows t = three_rows(at, ring, c, shared_address(zeros), row, pitch,
                                                max(x0 - 1, 0), channel * (int)sizeof(T));
                 const Shared in = x_ring.data + x_at.slot * c.row_bytes + first * (int)sizeof(T);
-                row_backward<T, SCALED>(s, {out.dx + to, SCALED ? out.scaled + to : NULL, factor},
-                                        t, in, pitch, c, x0, x1, w);
+                row_backward<T, MAP>(
+                    s,
+                    {MAP ? out.dx + to : NULL, MAP == BACK_SCALED ? out.scaled + to : NULL, factor},
+                    t, in, pitch, c, x0, x1, w);
             }
             __syncthreads();
             if (feeder) {
@@ -199,39 +208,63 @@ typedef struct BackCall {
     unsigned parts;
 } BackCall;
 
-template <typename T, bool SCALED> static Status backward_launch(Device *d, BackCall *b) {
+/* Blocks that a multiprocessor holds, the same for all forms: they cut the map alike. */
+template <typename T> static Status backward_resident(const BackCall *b, int bytes, int *resident) {
+    CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(resident,
+                                                           dwconv3_backward_kernel<T, BACK_SCALED>,
+                                                           (int)(b->block.x * b->block.y), bytes),
+             "dwconv3_backward");
+    if (*resident < 1) *resident = 1;
+    return STATUS_OK;
+}
+
+template <typename T>
+static Status backward_launch(Device *d, BackCall *b,
+                              void (*kernel)(BackOut<T>, const float *, const T *, const T *,
+                                             RowCut, int, ConvArgs, TapsArgs)) {
     const int pitch = (int)(b->x.shape[3] * (int64_t)sizeof(T)), all = 2 * b->slots - 2;
     const int ring = all * ((int)b->x.shape[2] * pitch + 8) + pitch;
     const int joined = (int)sizeof(float) * 10 * PAIR * (int)b->block.x;
     const int bytes = ring > joined ? ring : joined;
-    int resident = 1;
-    CUDA_TRY(cudaFuncSetAttribute(dwconv3_backward_kernel<T, SCALED>,
+    int resident;
+    CUDA_TRY(cudaFuncSetAttribute(dwconv3_backward_kernel<T, BACK_SCALED>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
              "dwconv3_backward");
-    CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident,
-                                                           dwconv3_backward_kernel<T, SCALED>,
-                                                           (int)(b->block.x * b->block.y), bytes),
+    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
              "dwconv3_backward");
-    const int64_t blocks = (int64_t)(resident > 0 ? resident : 1) * backend_of(d)->sm_count;
+    TRY(backward_resident<T>(b, bytes, &resident));
+    const int64_t blocks = (int64_t)resident * backend_of(d)->sm_count;
     const RowCut c = row_cut(b->x, blocks);
     b->parts = (unsigned)(c.units < blocks ? c.units : blocks);
     TRY(scratch_take(d, sizeof(float) * b->part.stride * b->parts, (void **)&b->part.partial));
     const BackOut<T> out = {(T *)b->dx.data, (T *)b->scaled.data, 0};
-    dwconv3_backward_kernel<T, SCALED><<<b->parts, b->block, bytes, stream_of(d)>>>(
-        out, (const float *)b->scale.data, (const T *)b->dy.data, (const T *)b->x.data, c, b->slots,
-        b->g, b->part);
+    kernel<<<b->parts, b->block, bytes, stream_of(d)>>>(out, (const float *)b->scale.data,
+                                                        (const T *)b->dy.data, (const T *)b->x.data,
+                                                        c, b->slots, b->g, b->part);
     return launched("dwconv3_backward");
+}
+
+template <typename T> static Status backward_pick(Device *d, BackCall *b) {
+    if (!b->dx.data) return backward_launch<T>(d, b, dwconv3_backward_kernel<T, BACK_NOTHING>);
+    if (!b->scaled.data) return backward_launch<T>(d, b, dwconv3_backward_kernel<T, BACK_DX>);
+    return backward_launch<T>(d, b, dwconv3_backward_kernel<T, BACK_SCALED>);
 }
 
 static Status backward_run(Device *d, BackCall *b, Grad dw, Grad sum_dy) {
     const int64_t channels = b->x.shape[3];
     b->part.sums = true;
     b->part.stride = channels * 10;
-    WITH_ACT(
-        "dwconv3_backward", b->x.dtype, T,
-        TRY((b->scaled.data ? backward_launch<T, true>(d, b) : backward_launch<T, false>(d, b))));
+    WITH_ACT("dwconv3_backward", b->x.dtype, T, TRY(backward_pick<T>(d, b)));
     return reduce_partials_two(d, dw, sum_dy, b->part.partial, b->part.partial + channels * 9,
                                b->parts, b->part.stride);
+}
+
+/* The map's gradient by itself. */
+static Status backward_map(Device *d, Grad dx, Tensor dy, Tensor w, bool add_input, Tensor scaled,
+                           Tensor scale) {
+    TRY(dwconv3_cuda(d, dx, dy, w, tensor_none(), TAPS_TRANSPOSE, add_input));
+    if (!scaled.data || !dx.t.data) return STATUS_OK;
+    return scale_rows_cuda(d, grad_set(scaled), dx.t, scale);
 }
 
 extern "C" Status dwconv3_backward_cuda(Device *d, Grad dx, Grad dw, Grad sum_dy, Tensor dy,
@@ -242,17 +275,16 @@ extern "C" Status dwconv3_backward_cuda(Device *d, Grad dx, Grad dw, Grad sum_dy
         return refuse_dtype("dwconv3_backward", dy.dtype);
     const size_t pair = PAIR * dtype_size(x.dtype);
     const bool sums = dw.t.data || sum_dy.t.data;
-    const bool aligned =
-        is_aligned(dy.data, 16) && is_aligned(dx.t.data, pair) && is_aligned(scaled.data, pair);
     const int lanes = row_lanes(d, x);
     const int rows = lanes ? ring_slots(d, x, BACK_THREADS / lanes, 0, 6) : 0;
-    if (!dx.t.data || dx.add || !sums || rows < 4 || !aligned) {
+    if (!sums || rows < 4 || !is_aligned(dy.data, 16)) {
         TRY(dwconv3_taps_cuda(d, dw, sum_dy, x, dy, 1.0f));
-        TRY(dwconv3_cuda(d, dx, dy, w, tensor_none(), TAPS_TRANSPOSE, add_input));
-        if (!scaled.data || !dx.t.data) return STATUS_OK;
-        return scale_rows_cuda(d, grad_set(scaled), dx.t, scale);
+        return backward_map(d, dx, dy, w, add_input, scaled, scale);
     }
-    BackCall b = {dx.t, scaled, scale, dy, x};
+    const bool whole =
+        dx.t.data && !dx.add && is_aligned(dx.t.data, pair) && is_aligned(scaled.data, pair);
+    BackCall b = {tensor_none(), tensor_none(), scale, dy, x};
+    if (whole) b.dx = dx.t, b.scaled = scaled;
     b.g.w = (const float *)w.data;
     b.g.transpose = true;
     b.g.add_input = add_input;
@@ -260,5 +292,6 @@ extern "C" Status dwconv3_backward_cuda(Device *d, Grad dx, Grad dw, Grad sum_dy
     b.slots = (rows + 2) / 2;
     const Status status = backward_run(d, &b, dw, sum_dy);
     scratch_done(d);
-    return status;
+    if (status != STATUS_OK || whole) return status;
+    return backward_map(d, dx, dy, w, add_input, scaled, scale);
 }
