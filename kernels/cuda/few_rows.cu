@@ -59,8 +59,7 @@ static __device__ __forceinline__ void help(const FewArgs &g, const Share &s, fl
     int t = s.first;
     if constexpr (S::norm) {
         if (!g.steady) chain_only_wait();
-        shift_table(table, g, thread);
-        meet<128>(3);
+        shift_table(table, g, warp, lane);
         const int ahead = g.steady ? first_steps<S>(s) : 0;
         shifts_add<S>(sum, s, table, t, t + ahead, turn, warp, lane);
         t += ahead;

@@ -18,10 +18,11 @@ static __device__ __forceinline__ uint32_t pack_left(float x, float y, uint32_t 
     return pack2(x - low_of(f), y - high_of(f));
 }
 
-static __device__ __forceinline__ void shift_table(ShiftTable &table, const FewArgs &g,
-                                                   int thread) {
-    for (int i = thread; i < MOST_DEPTH / 16 * 4; i += 128) {
-        const int k = i / 4 * 16 + i % 4 * 2;
+/* A warp fills the steps that it will read itself, so that warps need not meet for it. */
+static __device__ __forceinline__ void shift_table(ShiftTable &table, const FewArgs &g, int warp,
+                                                   int lane) {
+    for (int i = lane; i < MOST_DEPTH / 64 * 4; i += 32) {
+        const int step = i / 4 * 4 + warp, k = step * 16 + i % 4 * 2;
         float w[4];
 #pragma unroll
         for (int j = 0; j < 4; j++) {
@@ -29,9 +30,10 @@ static __device__ __forceinline__ void shift_table(ShiftTable &table, const FewA
             w[j] = at < g.k ? g.norm_w[at] : 0;
         }
         const uint32_t low = pack2(w[0], w[1]), high = pack2(w[2], w[3]);
-        table[i / 4][i % 4] =
+        table[step][i % 4] =
             make_uint4(low, pack_left(w[0], w[1], low), high, pack_left(w[2], w[3], high));
     }
+    __syncwarp();
 }
 
 /* Adds steps t.. of w B'; warp `warp` has 16 of the 64 k of each. */

@@ -62,67 +62,53 @@ template <int GROUPS, int WIDTH, int SPLIT, int FORM, int END> struct FewShape {
 
 /* ---- one product instruction, 64 x WIDTH x 16 ---- */
 
-#define FOUR(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define NAMES_40 NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define NAMES_48 NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 
 template <int TURNED>
 static __device__ __forceinline__ void few_wgmma(float (&d)[16], uint64_t a, uint64_t b, int keep) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" NAMES_16
                  "}, %16, %17, p, 1, 1, 0, %19;\n}\n"
-                 : FOUR(d, 0), FOUR(d, 4), FOUR(d, 8), FOUR(d, 12)
+                 : SUMS_8(0), SUMS_8(8)
                  : "l"(a), "l"(b), "r"(keep), "n"(TURNED));
 }
 template <int TURNED>
 static __device__ __forceinline__ void few_wgmma(float (&d)[24], uint64_t a, uint64_t b, int keep) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %26, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23"
+                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {" NAMES_24
                  "}, %24, %25, p, 1, 1, 0, %27;\n}\n"
-                 : FOUR(d, 0), FOUR(d, 4), FOUR(d, 8), FOUR(d, 12), FOUR(d, 16), FOUR(d, 20)
+                 : SUMS_8(0), SUMS_8(8), SUMS_8(16)
                  : "l"(a), "l"(b), "r"(keep), "n"(TURNED));
 }
 template <int TURNED>
 static __device__ __forceinline__ void few_wgmma(float (&d)[32], uint64_t a, uint64_t b, int keep) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32
                  "}, %32, %33, p, 1, 1, 0, %35;\n}\n"
-                 : FOUR(d, 0), FOUR(d, 4), FOUR(d, 8), FOUR(d, 12), FOUR(d, 16), FOUR(d, 20),
-                   FOUR(d, 24), FOUR(d, 28)
+                 : SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24)
                  : "l"(a), "l"(b), "r"(keep), "n"(TURNED));
 }
 template <int TURNED>
 static __device__ __forceinline__ void few_wgmma(float (&d)[40], uint64_t a, uint64_t b, int keep) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %42, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39"
+                 "wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {" NAMES_40
                  "}, %40, %41, p, 1, 1, 0, %43;\n}\n"
-                 : FOUR(d, 0), FOUR(d, 4), FOUR(d, 8), FOUR(d, 12), FOUR(d, 16), FOUR(d, 20),
-                   FOUR(d, 24), FOUR(d, 28), FOUR(d, 32), FOUR(d, 36)
+                 : SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24), SUMS_8(32)
                  : "l"(a), "l"(b), "r"(keep), "n"(TURNED));
 }
 template <int TURNED>
 static __device__ __forceinline__ void few_wgmma(float (&d)[48], uint64_t a, uint64_t b, int keep) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+                 "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" NAMES_48
                  "}, %48, %49, p, 1, 1, 0, %51;\n}\n"
-                 : FOUR(d, 0), FOUR(d, 4), FOUR(d, 8), FOUR(d, 12), FOUR(d, 16), FOUR(d, 20),
-                   FOUR(d, 24), FOUR(d, 28), FOUR(d, 32), FOUR(d, 36), FOUR(d, 40), FOUR(d, 44)
+                 : SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24), SUMS_8(32), SUMS_8(40)
                  : "l"(a), "l"(b), "r"(keep), "n"(TURNED));
 }
 template <int TURNED>
 static __device__ __forceinline__ void few_wgmma(float (&d)[64], uint64_t a, uint64_t b, int keep) {
     wgmma<TURNED>(d, a, b, keep);
 }
-#undef FOUR
 
 /* ---- between the blocks of a cluster ---- */
 

@@ -122,6 +122,11 @@ static __device__ __forceinline__ void row_fetch(RowPart &r, const NormBack &g, 
     r.stats = *reinterpret_cast<const float2 *>(g.stats + 2 * row);
 }
 
+/* The threads of a row meet. */
+static __device__ __forceinline__ void row_meet(void) {
+    asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "r"(blockDim.x) : "memory");
+}
+
 /* Sums of (a, b) over the warps of a row, the same in every thread; `shared` has 2 x 8 pairs per
  * row of threads, used in turn, so that one barrier per call is enough. */
 static __device__ __forceinline__ void row_sums(float &a, float &b, float2 *shared, int turn) {
@@ -131,7 +136,7 @@ static __device__ __forceinline__ void row_sums(float &a, float &b, float2 *shar
     if (warps == 1) return;
     float2 *at = shared + (threadIdx.y * 2 + turn) * 8;
     if (threadIdx.x % 32 == 0) at[threadIdx.x / 32] = make_float2(a, b);
-    asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "r"(blockDim.x) : "memory");
+    row_meet();
     a = b = 0;
     for (int w = 0; w < warps; w++) {
         a += at[w].x;
@@ -189,6 +194,8 @@ __global__ void __launch_bounds__(384, 2) layernorm_backward_kernel(NormBack g) 
     }
     float *partial = g.partial;
     if (!partial) return;
+    /* As often as the rows of threads that had one more (tests/gpu/named_barriers.cu). */
+    if (g.dx.t.data && blockDim.x > 32 && row - threadIdx.y < g.rows) row_meet();
     for (int y = 0; y < (int)blockDim.y; y++) {
 #pragma unroll
         for (int i = 0; i < V; i++) {
