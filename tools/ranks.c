@@ -139,14 +139,23 @@ static uint64_t run_number(void) {
     return h;
 }
 
-/* The first host of a list such as "gpu[03-06,9]" or "a,b". */
+/* The first host of a list such as "gpu[03-06,9]", "rack[1-2]n[1-4]" or "a,b". */
 static bool first_of_slurm(char *out, size_t size) {
-    const char *list = getenv("SLURM_STEP_NODELIST");
-    if (!list || !*list) return false;
-    const size_t name = strcspn(list, "[,");
-    const char *inside = list[name] == '[' ? list + name + 1 : "";
-    snprintf(out, size, "%.*s%.*s", (int)name, list, (int)strcspn(inside, "-,]"), inside);
-    return true;
+    const char *at = getenv("SLURM_STEP_NODELIST");
+    size_t used = 0;
+    if (!at || !*at) return false;
+    for (; *at && *at != ',' && used + 1 < size; at++) {
+        if (*at != '[') {
+            out[used++] = *at;
+            continue;
+        }
+        const size_t length = strcspn(at + 1, "-,]");
+        for (size_t k = 1; k <= length && used + 1 < size; k++) out[used++] = at[k];
+        at += strcspn(at, "]");
+        if (!*at) break;
+    }
+    out[used] = '\0';
+    return used > 0;
 }
 
 static Status find_address(char *out, size_t size) {

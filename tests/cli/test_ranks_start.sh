@@ -135,7 +135,7 @@ run 75 train "${mine[@]}" --nodes 2 --ranks 1 --rdzv "[::1]:$((PORT + 70))" --rd
 tells 'after 1 s these of 2 ranks had not come: 1'
 
 # Slurm and Open MPI call them otherwise; a batch script of Slurm is one process
-slurm=(SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST=localhost SLURM_JOB_ID=5 MASTER_PORT=$((PORT + 20)))
+slurm=(SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST="loc[al-az,b]ho[st],gpu2" SLURM_JOB_ID=5 MASTER_PORT=$((PORT + 20)))
 mpi=(OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2 MASTER_PORT=$((PORT + 30)))
 scored() { # VARIABLES... : runs the evaluation of one rank in them
     env "$@" "$TTV" eval --checkpoint of2 -b 7 --json 2>err
