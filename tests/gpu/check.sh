@@ -9,7 +9,8 @@
 #   ranks      two cards train and score as one (ranks.sh); skipped where there is one, or no NCCL
 #   model      whole models, card against CPU; same bits twice; resume (model_parity.c)
 #   memcheck   compute-sanitizer over the op table
-#   racecheck  likewise, each case once with all gradients written, until the time is up
+#   racecheck  likewise, each case once with all gradients written; and whether the tool sees a missing barrier
+#              (racecheck_sees.sh)
 #   bench      ttv bench step and ops of ViTTT-T, S, B in bf16
 #
 # All but memory and bench, which need the card for themselves, run side by side. Each has a time limit that ends in
@@ -210,7 +211,16 @@ after_model() {
 }
 
 part_memcheck() { sanitizer memcheck 110 90; }
-part_racecheck() { sanitizer racecheck 125 100 --first-mode; }
+part_racecheck() {
+    sanitizer racecheck 125 100 --first-mode
+    [ "$device" = cpu ] || [ -z "$(sanitizer_program)" ] || ! [ -x "$build/tests/gpu/named_barriers" ] ||
+        check racecheck_sees 60 'missing barriers' limited "$here/racecheck_sees.sh" "$(sanitizer_program)" \
+            "$build/tests/gpu/named_barriers"
+}
+
+sanitizer_program() { # its path, or nothing
+    command -v compute-sanitizer || command -v /usr/local/cuda/bin/compute-sanitizer
+}
 
 # Cards of the processes of a tool, which take cases from one queue: of two cards every fourth process has the one
 # where other checks run.
@@ -223,10 +233,10 @@ tool_cards() {
 
 # TOOL LIMIT SECONDS FLAG...: no case begins after SECONDS, so that the tool still says what it found.
 sanitizer() {
-    local tool=$1 limit=$2 seconds=$3 program=compute-sanitizer
+    local tool=$1 limit=$2 seconds=$3 program
     shift 3
-    command -v $program >/dev/null || program=/usr/local/cuda/bin/$program
-    if ! [ -x "$(command -v $program)" ]; then
+    program=$(sanitizer_program)
+    if [ -z "$program" ]; then
         echo "SKIP $tool: compute-sanitizer is not installed"
         record "$tool" skip 0 "compute-sanitizer is not installed"
         return
