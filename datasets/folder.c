@@ -20,7 +20,8 @@ const Option data_options[] = {
     {"train_split", OPTION_STRING, FIELD(train_split), "train", 0, 0, NULL, "train-split",
      "folder name of the training images"},
     {"val_split", OPTION_STRING, FIELD(val_split), "val", 0, 0, NULL, "val-split",
-     "folder name of the validation images; empty: class folders lie directly in the root"},
+     "folder name of the validation images, or a share such as 10%: so much of each class of the "
+     "training images is held back; empty: class folders lie directly in the root"},
     {"val_labels", OPTION_STRING, FIELD(val_labels), "", 0, 0, NULL, "val-labels",
      "labels file of a flat validation folder: 'name index', 'name class-folder' or CSV"},
     {"class_map", OPTION_STRING, FIELD(class_map), "", 0, 0, NULL, "class-map",
@@ -195,6 +196,10 @@ static Status label_split(Scan *s, const DataConfig *c, const char *split, Class
     }
     if (s->count == 0) return no_images(s, split);
     sort_by_label(s);
+    const double share = data_holdout(c->val_split);
+    const bool held = strcmp(split, c->val_split) == 0;
+    if (share > 0 && (held || strcmp(split, c->train_split) == 0)) TRY(scan_divide(s, share, held));
+    if (s->count == 0) return no_images(s, split);
     TRY(apply_limit(s, limit_of(c, split)));
     s->report.images = s->count;
     return classes_add_readable(c, classes);
@@ -206,7 +211,8 @@ Status dataset_open(const DataConfig *c, const char *split, ClassList *classes, 
     *out = NULL;
     TRY(mem_alloc(&block, 1, sizeof(Dataset), "data set"));
     Dataset *d = block;
-    Status s = scan_source(&d->scan, c, split);
+    const bool held = data_holdout(c->val_split) > 0 && strcmp(split, c->val_split) == 0;
+    Status s = scan_source(&d->scan, c, held ? c->train_split : split);
     if (s == STATUS_OK) s = label_split(&d->scan, c, split, classes);
     if (s != STATUS_OK) {
         dataset_close(d);

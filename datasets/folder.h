@@ -39,6 +39,10 @@ typedef struct DataConfig {
 } DataConfig;
 extern const Option data_options[];
 
+/* The share that a validation split such as "10%" holds back of the training images; 0: the name of
+ * a folder. */
+double data_holdout(const char *split);
+
 /* What the section says about decoding. */
 ImageOptions data_image_options(const DataConfig *c);
 
@@ -53,8 +57,9 @@ typedef struct ClassList {
 void class_list_free(ClassList *c);
 Status class_list_copy(ClassList *dst, const ClassList *src);
 
-/* Opens a split. `classes` empty (count 0): the split defines the class list and fills it;
- * otherwise folders are matched against it and any difference is reported. */
+/* Opens a split; where c->val_split is a share ("10%"), that split is part of the training images,
+ * and the training split the rest of them. `classes` empty (count 0): the split defines the class
+ * list and fills it; otherwise folders are matched against it and any difference is reported. */
 Status dataset_open(const DataConfig *c, const char *split, ClassList *classes, Dataset **out);
 void dataset_close(Dataset *d);
 

@@ -95,6 +95,12 @@ Status shard_add(Scan *s, const Tar *t, const char *prefix, const char *folder, 
 /* Labels a split of shards, fills an empty class list. */
 Status classes_from_shards(Scan *s, const DataConfig *c, ClassList *classes);
 
+/* ---- folder_holdout.c ---- */
+
+/* Keeps the images that are held back, or the others. Files must be in the order of their labels.
+ */
+Status scan_divide(Scan *s, double share, bool keep_held);
+
 /* ---- folder_classes.c ---- */
 
 /* Length of the class part of "<class>/<file>"; 0 for a flat file. */

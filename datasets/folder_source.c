@@ -69,7 +69,8 @@ static Status no_split(const char *root, const char *split) {
     listing_text(&l, text, sizeof text);
     const char *hint = has_compressed(&l)
                            ? "compressed archives: gunzip them first"
-                           : "class folders directly in the root: set the split name to nothing";
+                           : "class folders directly in the root: set the split name to nothing, "
+                             "--train-split '' --val-split 10%";
     name_list_free(&l);
     return status_set(STATUS_DATA,
                       "%s: no folder '%s' and no tar file named after it in it; it holds: %s (%s)",
@@ -231,7 +232,8 @@ static Status parts_have_split(const char *root, const char *split, bool *found)
 }
 
 Status dataset_has_split(const char *root, const char *split, bool *found) {
-    *found = false;
+    *found = data_holdout(split) > 0;
+    if (*found) return STATUS_OK;
     Status s = file_is_folder(root) ? folder_has_split(root, split, found)
                                     : parts_have_split(root, split, found);
     if (s == STATUS_OK || s == STATUS_MEMORY) return s;

@@ -105,6 +105,10 @@ static Status open_splits(DataCheck *c) {
     const char *const usual[] = {settings.data.train_split, settings.data.val_split};
     char list[2 * CONFIG_TEXT + 2] = "";
     if (options.splits[0]) return open_named(c, options.splits);
+    if (!usual[0][0] && data_holdout(usual[1]) > 0) { /* the root itself, in two parts */
+        TRY(add_split(c, usual[0]));
+        return add_split(c, usual[1]);
+    }
     for (int i = 0; i < 2; i++) {
         bool found;
         size_t n = strlen(list);

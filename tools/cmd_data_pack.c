@@ -163,7 +163,8 @@ static Status pack_dataset(Pack *p, SplitPack *split) {
 
 static Status pack_split(Pack *p, const char *name) {
     SplitPack *split = &p->splits[p->split_count++];
-    *split = (SplitPack){.name = name};
+    const bool parts = data_holdout(settings.data.val_split) > 0;
+    *split = (SplitPack){.name = data_holdout(name) > 0 ? "val" : parts && !*name ? "train" : name};
     TRY(dataset_open(&settings.data, name, &p->classes, &p->dataset));
     Status s = pack_dataset(p, split);
     dataset_close(p->dataset);
@@ -234,8 +235,8 @@ static Status pack_all(Pack *p) {
         TRY(pack_split(p, options.split));
     } else {
         for (int i = 0; i < SPLITS; i++) {
-            bool found = false;
-            if (*usual[i]) TRY(dataset_has_split(c->root, usual[i], &found));
+            bool found = data_holdout(c->val_split) > 0; /* both parts of the training images */
+            if (!found && *usual[i]) TRY(dataset_has_split(c->root, usual[i], &found));
             if (found) TRY(pack_split(p, usual[i]));
         }
         if (p->split_count == 0) TRY(pack_split(p, ""));

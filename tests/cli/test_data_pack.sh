@@ -47,6 +47,22 @@ says 'plain/all-*.tar: 120 images'
 run 0 data pack tree again --shard-images 50
 cmp -s again/train-000001.tar shards/train-000001.tar || fail 'the same call gives other bytes'
 
+# ---- class folders alone: a share of them validates, the same in the pack ----
+run 0 train "${tiny[@]}" --data-dir tree/train --train-split '' --val-split 25% --epochs 1 -o held
+tells 'validation: 36 images'
+run 0 eval --checkpoint held -q
+equal 'the run knows its share' "$(sed -n 's/^top-1 \([0-9.]*\) .*/\1/p' out)" \
+    "$(awk -F, '$1 == "validate" {printf "%.3f", $11}' held/metrics.csv)"
+run 0 data pack tree/train parts --train-split '' --val-split 25%
+says 'parts/train-*.tar'
+says 'parts/val-*.tar'
+run 0 train "${tiny[@]}" --data-dir parts --epochs 1 -o packed
+same_weights held packed 'a share held back'
+run 0 data check tree/train --train-split '' --val-split 25%
+says '25%: '
+run 3 train "${tiny[@]}" --data-dir tree/train --epochs 1 -o x
+tells "--train-split '' --val-split 10%"
+
 # ---- what cannot be done leaves nothing behind ----
 run 2 data pack tree shards
 tells 'shards is not empty'

@@ -309,9 +309,69 @@ static void options_reach_the_decoder(void **state) {
     assert_true(!o.strict && o.apply_orientation && o.max_pixels == 5);
 }
 
+/* ---- a share of the training images as validation split ---- */
+
+static int64_t count_of(const DataConfig *c, const char *split, char *names, size_t size) {
+    ClassList classes = {0};
+    Dataset *d;
+    assert_ok(dataset_open(c, split, &classes, &d));
+    const int64_t count = dataset_count(d);
+    names[0] = '\0';
+    for (int64_t i = 0; i < count; i++) {
+        const char *name = dataset_name(d, i);
+        assert_true(strlen(names) + strlen(name) + 2 < size);
+        strcat(names, "|");
+        strcat(names, name);
+    }
+    dataset_close(d);
+    class_list_free(&classes);
+    return count;
+}
+
+static void part_of_the_training_images(void **state) {
+    (void)state;
+    char name[64], train[40000], val[20000], before[20000];
+    for (int i = 0; i < 100; i++) {
+        snprintf(name, sizeof name, "%s/%03d.jpg", i % 2 ? "cat" : "dog", i);
+        put_image(root, name, "grey.jpg");
+    }
+    put_image(root, "pair/1.jpg", "grey.jpg");
+    put_image(root, "pair/2.jpg", "grey.jpg");
+    put_image(root, "single/1.jpg", "grey.jpg");
+    DataConfig c = config_of(root);
+    c.train_split[0] = '\0';
+    snprintf(c.val_split, sizeof c.val_split, "20%%");
+    const int64_t held = count_of(&c, c.val_split, val, sizeof val);
+    const int64_t rest = count_of(&c, c.train_split, train, sizeof train);
+    assert_int_equal(held + rest, 103);
+    assert_in_range(held, 12, 32);
+    /* No image is on both sides; a class of two has one on each, a class of one trains. */
+    for (char *at = strtok(val, "|"); at != NULL; at = strtok(NULL, "|"))
+        assert_null(strstr(train, at));
+    count_of(&c, c.val_split, val, sizeof val);
+    assert_non_null(strstr(train, "/pair/"));
+    assert_non_null(strstr(val, "/pair/"));
+    assert_non_null(strstr(train, "/single/"));
+    /* Images that come later move no others. */
+    strcpy(before, val);
+    for (int i = 100; i < 120; i++) {
+        snprintf(name, sizeof name, "cat/%03d.jpg", i);
+        put_image(root, name, "grey.jpg");
+    }
+    count_of(&c, c.val_split, val, sizeof val);
+    for (char *at = strtok(before, "|"); at != NULL; at = strtok(NULL, "|"))
+        assert_non_null(strstr(val, at));
+    static const char *const no_shares[] = {"val", "",    "0%", "100%",  "-5%",
+                                            "5",   "5%%", "%",  "1e400%"};
+    for (size_t i = 0; i < sizeof no_shares / sizeof *no_shares; i++)
+        assert_true(data_holdout(no_shares[i]) == 0);
+    assert_true(data_holdout("12.5%") == 0.125);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(class_folders),
+        TEST(part_of_the_training_images),
         TEST(empty_class_keeps_its_index),
         TEST(class_sets_must_agree),
         TEST(class_orders),
