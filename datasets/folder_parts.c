@@ -148,6 +148,7 @@ Status root_parts(const char *root, NameList *out) {
 
 static bool has_word(const char *name, const char *word) {
     size_t n = strlen(word);
+    if (n == 0) return true;
     for (const char *at = strstr(name, word); at != NULL; at = strstr(at + 1, word)) {
         bool begins = at == name || !isalnum((unsigned char)at[-1]);
         if (begins && !isalnum((unsigned char)at[n])) return true;

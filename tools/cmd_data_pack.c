@@ -288,9 +288,10 @@ static Status report(const Pack *p) {
     if (common.json) return report_json(p);
     for (int i = 0; i < p->split_count; i++) {
         const SplitPack *s = &p->splits[i];
-        out_printf("%s/%s-*.tar: %lld images of %lld classes in %lld shard%s, %.1f MB", p->out,
+        out_printf("%s/%s-*.tar: %lld images of %lld class%s in %lld shard%s, %.1f MB", p->out,
                    *s->name ? s->name : "all", (long long)s->images, (long long)p->classes.count,
-                   (long long)s->shards, s->shards == 1 ? "" : "s", 1e-6 * (double)s->bytes);
+                   p->classes.count == 1 ? "" : "es", (long long)s->shards,
+                   s->shards == 1 ? "" : "s", 1e-6 * (double)s->bytes);
         if (s->left_out > 0) out_printf("; %lld left out", (long long)s->left_out);
         out_text("\n");
     }

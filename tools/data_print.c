@@ -22,10 +22,36 @@ static void print_count(const char *what, int64_t n) {
     if (n > 0) out_printf("  %-10lld %s\n", (long long)n, what);
 }
 
+enum { IMAGENET_CLASSES = 1000, IMAGENET_TRAIN = 1281167, IMAGENET_VAL = 50000 };
+
+/* A thousand folders called n01440764 and so on. */
+static bool is_imagenet(const SplitScan *s) {
+    if (s->classes.count != IMAGENET_CLASSES) return false;
+    for (int64_t i = 0; i < s->classes.count; i++) {
+        const char *name = s->classes.names[i];
+        if (name[0] != 'n' || strlen(name) != 9 || strspn(name + 1, "0123456789") != 8)
+            return false;
+    }
+    return true;
+}
+
+/* A copy that is not whole gives other scores than the published ones. */
+static void print_imagenet(const SplitScan *s) {
+    const bool train = strcmp(s->name, "train") == 0;
+    if (!is_imagenet(s) || (!train && strncmp(s->name, "val", 3) != 0)) return;
+    const long long whole = train ? IMAGENET_TRAIN : IMAGENET_VAL;
+    if (s->count == whole)
+        out_printf("  ImageNet-1k, all %lld images of the split\n", whole);
+    else
+        out_printf("  ImageNet-1k's classes, but the whole split has %lld images\n", whole);
+}
+
 static void print_split(const SplitScan *s) {
     char fewest[NAME_BYTES], most[NAME_BYTES];
-    out_printf("%s: %lld images, %lld classes, %.1f MB\n", split_title(s), (long long)s->count,
-               (long long)s->classes.count, 1e-6 * (double)s->bytes);
+    out_printf("%s: %lld images, %lld class%s, %.1f MB\n", split_title(s), (long long)s->count,
+               (long long)s->classes.count, s->classes.count == 1 ? "" : "es",
+               1e-6 * (double)s->bytes);
+    print_imagenet(s);
     if (s->classes.count > 0 && s->per_class) {
         int64_t low = s->per_class[s->fewest], high = s->per_class[s->most];
         if (low == high)

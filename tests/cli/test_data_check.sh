@@ -211,4 +211,12 @@ tells 'on-corrupt'
 printf '[data]\non_corrupt = fail\nmax_corrupt = 0\n' >strict.ini
 run 0 data check "$DIGITS" -c strict.ini
 says 'clean'
+# ---- ImageNet's classes: is the split whole? ----
+mkdir -p net/val
+for ((i = 0; i < 1000; i++)); do mkdir "net/val/n$((10000000 + i))"; done
+cp "$SOURCE/data/photos/flower.jpg" net/val/n10000000
+run 1 data check net
+says "ImageNet-1k's classes, but the whole split has 50000 images"
+says "val: 1 images"
+
 finish

@@ -218,6 +218,7 @@ static void braces(void **state) {
     assert_true(part_names_split("d.val/imagenet-train-0.tar", "train"));
     assert_true(part_names_split("img_val.tar", "val"));
     assert_true(part_names_split("x-validation.tar", "val"));
+    assert_true(part_names_split("any.tar", ""));
     assert_false(part_names_split("trainer-0.tar", "train"));
     assert_false(part_names_split("train/0.tar", "train"));
     assert_false(part_names_split("train.txt", "train"));
