@@ -210,9 +210,14 @@ after_model() {
         >"$work/model"
 }
 
-part_memcheck() { sanitizer memcheck 110 90; }
+# One card has all the rest to do besides.
+part_memcheck() { if [ "$beside" = "$device" ]; then sanitizer memcheck 140 110; else sanitizer memcheck 110 90; fi; }
 part_racecheck() {
-    sanitizer racecheck 125 100 --first-mode
+    if [ "$beside" = "$device" ]; then
+        sanitizer racecheck 195 160 --first-mode
+    else
+        sanitizer racecheck 145 115 --first-mode
+    fi
     [ "$device" = cpu ] || [ -z "$(sanitizer_program)" ] || ! [ -x "$build/tests/gpu/named_barriers" ] ||
         check racecheck_sees 60 'missing barriers' limited "$here/racecheck_sees.sh" "$(sanitizer_program)" \
             "$build/tests/gpu/named_barriers"
