@@ -16,94 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "side.h"
-
-typedef enum Precision { FP32, TF32, BF16, PRECISIONS } Precision;
-static const char *const precision_names[] = {"fp32", "tf32", "bf16"};
-
-/* Relative errors that pass, against the CPU in F32. `start`: of the pass's loss. Gradients: all as
- * one vector, and the worst parameter, against at least 1e-3 of the largest. `loss`: each of the
- * training steps. `update`: what the steps did to all weights; AdamW turns tiny gradients, whose
- * sign is noise, into steps of full size, so this grows faster than the rest, and is largest after
- * one step. Two to three times what an H200 showed at most in the models without stages (commit
- * 51517e3, F32: 5.3e-7, 1.2e-7, 9.8e-7 at worst, 1.9e-7, 1.6e-5; TF32: 5.6e-4, 2.9e-5, 1e-3;
- * BF16: 5.9e-3, 2e-4, 1e-2, 6.2e-4; update of one step on a CPU 7.5e-2). */
-typedef struct Limits {
-    double forward, start, whole, gradient, loss, update;
-} Limits;
-static const Limits limits[PRECISIONS] = {
-    [FP32] = {2e-6, 1e-6, 3e-6, 3e-6, 1e-6, 1e-4},
-    [TF32] = {1.5e-3, 1e-4, 2e-3, 3e-3, 0, 0},
-    [BF16] = {1.2e-2, 5e-4, 1.5e-2, 2e-2, 1.5e-3, 1e-1},
-};
-
-typedef struct Case {
-    const char *name;
-    VitttConfig config;
-    int64_t batch;
-    bool small; /* also resumed and carried over to the other device */
-} Case;
-
-#define CUSTOM(size, p, w, n, h, ratio, labels)                                                    \
-    {                                                                                              \
-        .preset = "custom", .mixer = "base", .image_size = (size), .patch = (p), .width = (w),     \
-        .depth = (n), .heads = (h), .mlp_ratio = (ratio), .classes = (labels), .drop_path = 0.2    \
-    }
-#define PRESET(w, h)                                                                               \
-    {                                                                                              \
-        .preset = "custom", .mixer = "base", .image_size = 224, .patch = 16, .width = (w),         \
-        .depth = 12, .heads = (h), .mlp_ratio = 4, .classes = 1000, .drop_path = 0.1               \
-    }
-
-#define WITH_STEM(size, p, w, n, h, ratio, labels)                                                 \
-    {                                                                                              \
-        .preset = "custom", .mixer = "base", .image_size = (size), .patch = (p), .width = (w),     \
-        .depth = (n), .heads = (h), .mlp_ratio = (ratio), .classes = (labels), .drop_path = 0.2,   \
-        .stem_depth = 2, .stem_width = 64                                                          \
-    }
-
-/* Maps of size/4 to size/32; heads of 8, 16, 32 and 64. */
-#define WITH_STAGES(size, labels)                                                                  \
-    {                                                                                              \
-        .preset = "custom", .mixer = "base", .image_size = (size), .patch = 32, .width = 64,       \
-        .depth = 5, .heads = 1, .mlp_ratio = 4, .classes = (labels), .drop_path = 0.2,             \
-        .stages = "16x1x2,32x2x2,64x1x2,64x1x1", .rope = true                                      \
-    }
-
-static const Case cases[] = {
-    {"odd", CUSTOM(28, 4, 40, 2, 5, 3, 7), 3, true},       /* 7x7 tokens, heads of 8 */
-    {"even", CUSTOM(32, 4, 64, 3, 4, 4, 10), 4, true},     /* 8x8 tokens, heads of 16 */
-    {"wide", CUSTOM(48, 8, 192, 2, 3, 4, 100), 5, true},   /* 6x6 tokens, heads of 64 */
-    {"stem", WITH_STEM(32, 2, 128, 2, 2, 4, 10), 4, true}, /* 16x16 tokens from 32x32 places */
-    {"hier", WITH_STAGES(64, 10), 6, true},
-    {"tiny", PRESET(192, 6), 2, true}, /* ViTTT-T, S, B at 224x224 */
-    {"small", PRESET(384, 6), 2, false},
-    {"base", PRESET(768, 12), 2, false},
-};
-enum { CASES = sizeof cases / sizeof cases[0] };
-
-/* Of a hierarchical model, where relus stand in stem and merging layers: one whose input changes
- * its sign switches a gradient off, so that an error e of the activations makes one of about
- * sqrt(e) of the gradients. How much a rounding means shows
- *
- *   model_parity --device cpu --reference-precision bf16 --precision bf16 --spoil 1.0001
- *                --weight patch_embed.conv.0.conv.weight hier
- *
- * BF16 against BF16 on one CPU, a handful of the first convolution's weights rounded the other way:
- * logits 4.7e-2, loss 9.5e-4 (with --spoil 0.9999: 2.9e-3), gradients .29 in all and .60 at worst,
- * losses 2.1e-2, update 1.5e-2; what BF16 makes against F32 is no more than that (4.5e-2, 5.7e-4,
- * .32, .53, 1e-2, 1.4e-2). So no limit for BF16 can be below those, and none is above twice them.
- * An H200 showed in two builds 2e-4, 2.2e-3, 2.8e-3 (F32: gradients, losses, update), 4.7e-3, .18
- * (TF32), 4.6e-2, .59, 2.2e-2, 1.4e-2 (BF16). One weight matrix that is wrong by a tenth shows. */
-static const Limits limits_of_stages[PRECISIONS] = {
-    [FP32] = {1e-5, 1e-5, 4e-4, 4e-4, 5e-3, 6e-3},
-    [TF32] = {5e-3, 5e-3, 2e-1, 3e-1, 0, 0},
-    [BF16] = {6e-2, 6e-3, 4e-1, 7e-1, 3e-2, 3e-2},
-};
-
-static const Limits *limits_of(const Case *c, Precision p) {
-    return vittt_is_hierarchical(&c->config) ? &limits_of_stages[p] : &limits[p];
-}
+#include "cases.h"
 
 typedef struct Check {
     const Case *item;
@@ -338,7 +251,7 @@ static void check_precision(const Check *c, Precision p) {
     values_free(&start);
     side_close(s);
     check_again(c, p, &snapshot, false);
-    if (c->item->small) {
+    if (c->item->kind == CASE_SMALL) {
         check_again(c, p, &snapshot, true);
         if (half > 0) check_resume(c, p, &snapshot, half);
     }
@@ -350,7 +263,7 @@ static void check_model(Check *c) {
     run_reference(c);
     for (int p = 0; p < PRECISIONS; p++)
         if (c->only < 0 || c->only == p) check_precision(c, (Precision)p);
-    if (c->item->small && half > 0 && (c->only < 0 || c->only == FP32)) {
+    if (c->item->kind == CASE_SMALL && half > 0 && (c->only < 0 || c->only == FP32)) {
         check_crossing(c, false, half);
         check_crossing(c, true, half);
     }
@@ -367,7 +280,8 @@ static const char usage[] =
     "usage: model_parity [--device cuda|cpu] [--steps N] [--form fused|composed|pairs]\n"
     "                    [--precision fp32|tf32|bf16] [--reference-precision fp32|bf16]\n"
     "                    [--spoil FACTOR [--weight NAME]] [MODEL...]\n"
-    "models: odd even wide stem hier tiny small base; all of them when none is named\n"
+    "models: odd even wide stem hier tiny small base; all of them when none is named;\n"
+    "        h_tiny h_small h_base\n"
     "--form: of the mixer on --device; --spoil: scales one of its weights, which must fail\n";
 
 static int find_form(const char *name) {
@@ -418,7 +332,7 @@ static bool parse(int argc, char **argv, Check *c) {
 static bool wanted(const Case *item, int argc, char **argv) {
     for (int i = optind; i < argc; i++)
         if (strcmp(argv[i], item->name) == 0) return true;
-    return optind == argc;
+    return optind == argc && item->kind != CASE_BY_NAME;
 }
 
 /* A folder in memory where there is one: the runs save their state. */
