@@ -1,6 +1,6 @@
 #!/bin/bash
-# check.sh and shards.sh themselves, without a card:  tests/gpu/test_check.sh BUILD
-# Sums and exit codes of shards; a run of check.sh on the CPU that is stopped leaves the entries of what had ended and
+# check.sh, shards.sh and queues of ops_test, without a card:  tests/gpu/test_check.sh BUILD
+# Sums and exit codes of shards; that a queue's cases run once each; a run of check.sh on the CPU that is stopped leaves the entries of what had ended and
 # of what it cut, and no process.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -28,6 +28,19 @@ expect "one unfinished" "$(shards "0 77 124" 'exit @')" "total: no counts -> 124
 expect "all skipped" "$(shards "77 77" 'exit @')" "total: no counts -> 77"
 expect "some skipped" "$(shards "77 0" 'exit @')" "total: no counts -> 0"
 expect "no command" "$("$here/shards.sh" --jobs 2 >"$work/out" 2>&1; echo $?)" 2
+
+# ---- a queue of cases ----
+
+ops() { OMP_NUM_THREADS=1 "$build/tests/ops/ops_test" --once "$@" zero fill copy add mul layernorm; }
+ops >"$work/alone"
+for ((i = 0; i < 3; i++)); do
+    ops --queue "$work/queue" >"$work/shared.$i" &
+done
+wait
+counts() { cat "$@" | awk '/ failed on /{c += $1; r += $3; f += $5} END {print c, r, f}'; }
+expect "cases of a queue" "$(counts "$work"/shared.*)" "$(counts "$work/alone")"
+expect "an empty queue" "$(ops --queue "$work/queue" | counts -)" "0 0 0"
+expect "no queue" "$(ops --queue "$work/none/queue" >"$work/out"; echo $?)" 1
 
 # ---- check.sh, stopped while the stand-in for compute-sanitizer takes its time ----
 
