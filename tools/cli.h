@@ -124,6 +124,10 @@ bool out_failed(void);
 /* Flushes; returns the exit code to use instead of `code` when writing failed. */
 int out_finish(int code);
 
+/* Refuses a folder to write into that holds something (hidden names aside); `advice` ends the
+ * message. One that is not there is made by the caller. */
+Status out_folder_check(const char *path, const char *advice);
+
 /* A plain line on stderr (newline added), unless --quiet. */
 void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* An error line on stderr in any case. */

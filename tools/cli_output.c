@@ -1,6 +1,7 @@
 /* stdout and stderr of the program, and the library's log sink. */
 #include "tools/cli.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -76,6 +77,19 @@ void out_path(const char *path) {
     if (!safe) return;
     out_text(text_printable(path, safe, size));
     mem_free(safe);
+}
+
+Status out_folder_check(const char *path, const char *advice) {
+    char shown[600];
+    DIR *folder = opendir(path);
+    bool empty = true;
+    text_printable(path, shown, sizeof shown);
+    if (folder == NULL)
+        return errno == ENOENT ? STATUS_OK : status_errno("cannot open %s as a folder", shown);
+    for (struct dirent *e; empty && (e = readdir(folder)) != NULL;) empty = e->d_name[0] == '.';
+    closedir(folder);
+    if (empty) return STATUS_OK;
+    return status_set(STATUS_USAGE, "%s is not empty; %s", shown, advice);
 }
 
 bool out_failed(void) {

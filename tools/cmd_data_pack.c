@@ -216,18 +216,6 @@ static Status place_folder(const Pack *p) {
     return status_errno("cannot rename %s to %s", p->folder, p->out);
 }
 
-static Status refuse_full(const char *out) {
-    DIR *folder = opendir(out);
-    bool empty = true;
-    if (folder == NULL)
-        return errno == ENOENT ? STATUS_OK : status_errno("cannot open %s as a folder", out);
-    for (struct dirent *e; empty && (e = readdir(folder)) != NULL;)
-        empty = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0;
-    closedir(folder);
-    if (empty) return STATUS_OK;
-    return status_set(STATUS_USAGE, "%s is not empty; name a new folder", out);
-}
-
 static Status pack_all(Pack *p) {
     const DataConfig *c = &settings.data;
     const char *const usual[SPLITS] = {c->train_split, c->val_split};
@@ -247,7 +235,7 @@ static Status pack_all(Pack *p) {
 static Status make(Pack *p) {
     size_t n = strlen(p->out);
     while (n > 1 && p->out[n - 1] == '/') n--;
-    TRY(refuse_full(p->out));
+    TRY(out_folder_check(p->out, "name a new folder"));
     if (n + 32 > sizeof p->folder)
         return status_set(STATUS_USAGE, "the name of the folder is too long");
     snprintf(p->folder, sizeof p->folder, "%.*s.tmp-%ld", (int)n, p->out, (long)getpid());

@@ -1,6 +1,4 @@
 /* `ttv data synth-scenes OUT`: procedural rooms in RealEstate10K's layout. */
-#include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,16 +155,6 @@ static Status write_readme(const char *out) {
     return s;
 }
 
-static Status refuse_full(const char *out) {
-    DIR *folder = opendir(out);
-    bool empty = true;
-    if (folder == NULL) return errno == ENOENT ? STATUS_OK : status_errno("cannot open %s", out);
-    for (struct dirent *e; empty && (e = readdir(folder)) != NULL;) empty = e->d_name[0] == '.';
-    closedir(folder);
-    if (empty) return STATUS_OK;
-    return status_set(STATUS_USAGE, "%s is not empty; --overwrite writes into it", out);
-}
-
 static Status parse_size(SynthRun *r) {
     char rest;
     long long w, h;
@@ -188,7 +176,7 @@ static Status make(const char *out, SynthRun *r) {
     TRY(parse_size(r));
     if (!is_plain_name(options.split))
         return status_set(STATUS_USAGE, "--split '%s': a folder's name is expected", options.split);
-    if (!options.overwrite) TRY(refuse_full(out));
+    if (!options.overwrite) TRY(out_folder_check(out, "--overwrite writes into it"));
     TRY(path_join(&r->folder, out, options.split));
     TRY(file_make_folder(r->folder));
     TRY(write_readme(out));

@@ -1,5 +1,4 @@
 /* ttv nvs render: new views of a scene, on a path or at given cameras. */
-#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -185,19 +184,6 @@ static Status parse_formats(RenderOutput *out) {
     }
 }
 
-static Status check_folder(void) {
-    DIR *folder = opendir(options.output);
-    bool empty = true;
-    if (folder == NULL && errno != ENOENT) return status_errno("cannot open %s", options.output);
-    for (struct dirent *e; folder && empty && (e = readdir(folder)) != NULL;)
-        empty = e->d_name[0] == '.';
-    if (folder) closedir(folder);
-    if (!empty && !options.overwrite)
-        return status_set(STATUS_USAGE, "%s is not empty; --overwrite writes into it",
-                          options.output);
-    return STATUS_OK;
-}
-
 /* ---- what is written ---- */
 
 static Status print_json(const NvsRender *r, const ScoreSummary *sum) {
@@ -264,7 +250,7 @@ static Status find_scene_and_views(NvsRender *r, const Config *config) {
 static Status open_all(NvsRender *r, const Config *config, RenderOutput *output) {
     TRY(check_usage(config));
     TRY(parse_formats(output));
-    TRY(check_folder());
+    if (!options.overwrite) TRY(out_folder_check(options.output, "--overwrite writes into it"));
     return options.load_scene[0] ? load_scene(r, config) : find_scene_and_views(r, config);
 }
 
