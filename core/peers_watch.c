@@ -4,6 +4,7 @@
  * went well.
  */
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,8 +16,9 @@
 #include "core/memory.h"
 #include "core/peers_internal.h"
 
-static const double beat_s = 1.0;  /* or more often, where patience is short */
-static const double grace_s = 5.0; /* from a loss to the end of a process that does not leave */
+static const double beat_s = 1.0; /* or more often, where patience is short */
+/* From a loss to the end of a process that does not leave; less where patience is short. */
+static const double grace_s = 5.0;
 
 int peers_links(const Peers *p) {
     return p->rank == 0 ? p->ranks : p->ranks > 1 ? 1 : 0;
@@ -145,11 +147,12 @@ static void look_for_silence(Peers *p, double now) {
 
 /* Whether this process has to end now: what for. */
 static bool overdue(Peers *p, double now, char *message, size_t size) {
+    const double grace = fmin(grace_s, p->timeout_s);
     pthread_mutex_lock(&p->mutex);
     const bool late = p->guard_until > 0 && now > p->guard_until;
-    const bool lost = p->lost_since > 0 && now - p->lost_since > grace_s;
+    const bool lost = p->lost_since > 0 && now - p->lost_since > grace;
     /* Who is lost says more, and shows itself by then. */
-    const bool broken = p->probe_since > 0 && now - p->probe_since > grace_s;
+    const bool broken = p->probe_since > 0 && now - p->probe_since > grace;
     if (broken) snprintf(message, size, "%s", p->probed);
     if (late) snprintf(message, size, "%s did not end within %g s", p->guarded, p->guard_seconds);
     pthread_mutex_unlock(&p->mutex);
