@@ -26,7 +26,7 @@ while read -r name; do
 done <commands | grep -oE -- '--(\[no-\])?[a-z][a-z0-9-]*' | sed 's/\[no-\]//' | sort -u >flags
 printf '%s\n' --json --help --version --no-python --set --prefix --build --install --flag --no-flag >>flags # of version, cmake, and placeholders
 printf '%s\n' --nnodes --nproc-per-node --rdzv-backend --rdzv-endpoint >>flags                 # of torchrun
-printf '%s\n' --nodes --ntasks-per-node --gpus-per-node --signal >>flags                       # of sbatch
+printf '%s\n' --nodes --ntasks-per-node --gpus-per-node --signal --requeue >>flags                       # of sbatch
 cat "$SOURCE"/scripts/* "$SOURCE"/tests/gpu/*.sh 2>/dev/null | grep -oE -- '--[a-z][a-z0-9-]*' | sort -u >>flags
 grep -hoE -- '(^|[^A-Za-z0-9-])--[a-z][a-z0-9-]*' "${docs[@]}" | grep -oE -- '--[a-z][a-z0-9-]*' | sort -u >told
 while read -r flag; do

@@ -41,6 +41,7 @@ mkdir aside
     kill -STOP "${ranks[1]}"
     ended 75 20
     tells 'lost rank 1'
+    tells "warning: rank 1 (pid ${ranks[1]} on $(uname -n)) has not come for 1 s: the others wait, up to 2 s"
     exit $failures
 ) >aside.log &
 aside=$!
