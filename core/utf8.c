@@ -54,3 +54,14 @@ char *text_printable(const char *text, char *out, size_t size) {
     out[used] = '\0';
     return out;
 }
+
+bool utf8_valid(const char *text) {
+    size_t left = strlen(text);
+    while (left > 0) {
+        const size_t n = utf8_length((const unsigned char *)text, left);
+        if (n == 0) return false;
+        text += n;
+        left -= n;
+    }
+    return true;
+}

@@ -11,6 +11,7 @@
 #include "core/memory.h"
 #include "core/utf8.h"
 #include "tools/cli.h"
+#include "tools/csv.h"
 
 struct ResultWriter {
     ResultStyle style;
@@ -72,14 +73,13 @@ static void text_row(ResultWriter *w, const ResultRow *row) {
 
 /* ---- CSV ---- */
 
+static Status put_csv(void *writer, const void *bytes, size_t size) {
+    put_bytes(writer, bytes, size);
+    return STATUS_OK; /* the writer keeps what went wrong */
+}
+
 static void put_field(ResultWriter *w, const char *text) {
-    if (!strpbrk(text, ",\"\r\n")) {
-        put_text(w, text);
-        return;
-    }
-    put_text(w, "\"");
-    for (const char *p = text; *p; p++) put_bytes(w, *p == '"' ? "\"\"" : p, *p == '"' ? 2 : 1);
-    put_text(w, "\"");
+    csv_field(put_csv, w, text);
 }
 
 static void csv_header(ResultWriter *w) {
@@ -114,17 +114,6 @@ static void csv_row(ResultWriter *w, const ResultRow *row) {
 }
 
 /* ---- JSON lines ---- */
-
-static bool valid_utf8(const char *text) {
-    size_t left = strlen(text);
-    while (left > 0) {
-        size_t n = utf8_length((const unsigned char *)text, left);
-        if (n == 0) return false;
-        text += n;
-        left -= n;
-    }
-    return true;
-}
 
 static Status json_path_bytes(JsonWriter *j, const char *path) {
     size_t n = strlen(path);
@@ -167,7 +156,7 @@ static Status json_row(ResultWriter *w, const ResultRow *row) {
     json_writer_init(&j);
     json_begin_object(&j);
     json_pair_string(&j, "path", row->path);
-    Status s = valid_utf8(row->path) ? STATUS_OK : json_path_bytes(&j, row->path);
+    Status s = utf8_valid(row->path) ? STATUS_OK : json_path_bytes(&j, row->path);
     if (row->error)
         json_pair_string(&j, "error", row->error);
     else

@@ -8,6 +8,7 @@
 #include "core/memory.h"
 #include "datasets/compose.h"
 #include "datasets/font.h"
+#include "tools/csv.h"
 #include "tools/predict.h"
 
 Status confusion_init(Confusion *c, int64_t classes) {
@@ -64,17 +65,6 @@ double confusion_balanced(const Confusion *c) {
 
 /* ---- the table ---- */
 
-/* Quoted when RFC 4180 asks for it. */
-static Status put_field(FileWriter *w, const char *text) {
-    if (!strpbrk(text, ",\"\r\n")) return file_writer_write(w, text, strlen(text));
-    TRY(file_writer_write(w, "\"", 1));
-    for (const char *p = text; *p; p++) {
-        if (*p == '"') TRY(file_writer_write(w, p, 1));
-        TRY(file_writer_write(w, p, 1));
-    }
-    return file_writer_write(w, "\"", 1);
-}
-
 /* ",0.75", or "," where there is nothing to divide by. */
 static Status put_share(FileWriter *w, int64_t part, int64_t whole) {
     char text[40] = ",";
@@ -87,7 +77,7 @@ static Status put_class(FileWriter *w, const Confusion *c, const ClassList *name
     char text[96];
     snprintf(text, sizeof text, "%lld,", (long long)class);
     TRY(file_writer_write(w, text, strlen(text)));
-    TRY(put_field(w, names->names[class]));
+    TRY(csv_field_write(w, names->names[class]));
     snprintf(text, sizeof text, ",%lld,%lld", (long long)s.images, (long long)s.correct);
     TRY(file_writer_write(w, text, strlen(text)));
     TRY(put_share(w, s.correct, s.images));
@@ -95,7 +85,7 @@ static Status put_class(FileWriter *w, const Confusion *c, const ClassList *name
     TRY(file_writer_write(w, text, strlen(text)));
     TRY(put_share(w, s.correct, s.predicted));
     TRY(file_writer_write(w, ",", 1));
-    if (s.confused >= 0) TRY(put_field(w, names->names[s.confused]));
+    if (s.confused >= 0) TRY(csv_field_write(w, names->names[s.confused]));
     snprintf(text, sizeof text, ",%lld\r\n", (long long)s.confused_count);
     return file_writer_write(w, text, strlen(text));
 }

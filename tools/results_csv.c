@@ -7,6 +7,7 @@
 
 #include "core/file.h"
 #include "core/memory.h"
+#include "tools/csv.h"
 #include "tools/predict.h"
 
 struct ResultsCsv {
@@ -18,15 +19,8 @@ static void put(ResultsCsv *r, const char *text, size_t size) {
     if (r->status == STATUS_OK) r->status = file_writer_write(r->writer, text, size);
 }
 
-/* Quoted when RFC 4180 asks for it; bytes stay as they are. */
 static void put_field(ResultsCsv *r, const char *text) {
-    if (!strpbrk(text, ",\"\r\n")) {
-        put(r, text, strlen(text));
-        return;
-    }
-    put(r, "\"", 1);
-    for (const char *p = text; *p; p++) put(r, *p == '"' ? "\"\"" : p, *p == '"' ? 2 : 1);
-    put(r, "\"", 1);
+    if (r->status == STATUS_OK) r->status = csv_field_write(r->writer, text);
 }
 
 Status results_csv_open(const char *path, ResultsCsv **out) {

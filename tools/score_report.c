@@ -8,6 +8,7 @@
 
 #include "core/file.h"
 #include "tools/cli.h"
+#include "tools/csv.h"
 
 /* ---- text ---- */
 
@@ -218,15 +219,6 @@ Status score_report_json(const ScoreRun *run) {
 
 /* ---- CSV ---- */
 
-/* Quoted when RFC 4180 asks for it. */
-static Status csv_field(FileWriter *f, const char *text) {
-    if (!strpbrk(text, ",\"\r\n")) return file_writer_write(f, text, strlen(text));
-    TRY(file_writer_write(f, "\"", 1));
-    for (const char *p = text; *p; p++)
-        TRY(file_writer_write(f, *p == '"' ? "\"\"" : p, *p == '"' ? 2 : 1));
-    return file_writer_write(f, "\"", 1);
-}
-
 static Status csv_text(FileWriter *f, const char *text) {
     return file_writer_write(f, text, strlen(text));
 }
@@ -249,13 +241,13 @@ static Status csv_rows(const ScoreRun *run, FileWriter *f) {
         char text[32];
         snprintf(text, sizeof text, "%lld,", (long long)i);
         TRY(csv_text(f, text));
-        TRY(csv_field(f, run->pairs.items[i].a));
+        TRY(csv_field_write(f, run->pairs.items[i].a));
         TRY(csv_text(f, ","));
-        TRY(csv_field(f, run->pairs.items[i].b));
+        TRY(csv_field_write(f, run->pairs.items[i].b));
         bool ok = r->status == STATUS_OK;
         TRY(ok ? csv_score(f, &r->score) : csv_text(f, ",,,,,,,,,"));
         TRY(csv_text(f, ","));
-        if (!ok) TRY(csv_field(f, r->message));
+        if (!ok) TRY(csv_field_write(f, r->message));
         TRY(csv_text(f, "\r\n"));
     }
     return STATUS_OK;

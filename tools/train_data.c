@@ -13,22 +13,11 @@
 
 enum { SHOWN_CORRUPT = 20 };
 
-static bool is_utf8(const char *text) {
-    size_t left = strlen(text);
-    while (left > 0) {
-        size_t n = utf8_length((const unsigned char *)text, left);
-        if (n == 0) return false;
-        text += n;
-        left -= n;
-    }
-    return true;
-}
-
 /* Names go into the checkpoint's JSON: bytes that are no UTF-8 would come back as other names. */
 static Status check_names(const ClassList *classes) {
     for (int64_t i = 0; i < classes->count; i++) {
         const char *name = classes->names[i];
-        if (!is_utf8(name))
+        if (!utf8_valid(name))
             return status_set(STATUS_DATA,
                               "class folder '%s' has a name that is not UTF-8: rename it", name);
     }
