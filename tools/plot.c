@@ -12,6 +12,7 @@ static const Color ink = {40, 40, 40}, faint = {210, 210, 210}, white = {255, 25
 
 typedef struct Range {
     double low, high;
+    bool fractions; /* not all values are whole numbers */
 } Range;
 
 typedef struct Plot {
@@ -58,13 +59,14 @@ static double place_y(const Plot *p, double y) {
 
 static void widen(Range *r, double v) {
     if (!isfinite(v)) return;
+    r->fractions |= v != floor(v);
     r->low = fmin(r->low, v);
     r->high = fmax(r->high, v);
 }
 
 /* Some room at both ends, also where all values are one. */
 static void finish_range(Range *r) {
-    if (!(r->low <= r->high)) *r = (Range){0, 1};
+    if (!(r->low <= r->high)) *r = (Range){0, 1, true};
     const double room = r->high > r->low ? 0.04 * (r->high - r->low) : fmax(fabs(r->low), 1) * 0.1;
     r->low -= room;
     r->high += room;
@@ -89,10 +91,11 @@ static int ticks_of(Range r, bool log, double *at) {
         return n;
     }
     const double unit = pow(10, floor(log10(span / 6)));
-    const double step = span / 6 <= unit       ? unit
-                        : span / 6 <= 2 * unit ? 2 * unit
-                        : span / 6 <= 5 * unit ? 5 * unit
-                                               : 10 * unit;
+    double step = span / 6 <= unit       ? unit
+                  : span / 6 <= 2 * unit ? 2 * unit
+                  : span / 6 <= 5 * unit ? 5 * unit
+                                         : 10 * unit;
+    if (!r.fractions) step = fmax(step, 1); /* there is no layer half way between two */
     for (double i = ceil(r.low / step); i * step <= r.high && n < TICKS; i++)
         at[n++] = i * step + 0.0; /* -0 becomes 0 */
     return n;
@@ -174,6 +177,7 @@ static int64_t points_in(const Plot *p, const PlotSeries *series, int count, con
 static void legend(Plot *p, const PlotSeries *series, int count) {
     enum { EDGE = 6, HIGH = 12 };
     int64_t wide = 0, best[4] = {0}, fewest = INT64_MAX;
+    if (count == 1 && !series[0].name[0]) return; /* the title says it */
     for (int s = 0; s < count; s++) {
         const int64_t width = canvas_text_width(series[s].name, 1);
         wide = width > wide ? width : wide;
@@ -197,7 +201,7 @@ static void legend(Plot *p, const PlotSeries *series, int count) {
 
 static Status write(Plot *p, const char *path, const char *title, const char *x_name,
                     const PlotSeries *series, int count, bool points) {
-    p->x = p->y = (Range){INFINITY, -INFINITY};
+    p->x = p->y = (Range){INFINITY, -INFINITY, false};
     for (int s = 0; s < count; s++)
         for (int64_t i = 0; i < series[s].count; i++) {
             widen(&p->x, on_axis(p, series[s].x[i]));
@@ -265,7 +269,7 @@ static void draw_row(Plot *p, const PlotRow *r, double y, Color c) {
 
 Status plot_rows(const char *path, const char *title, const PlotRow *rows, int64_t count) {
     const int64_t bottom = TOP + 8 + count * ROW;
-    Plot p = {.x = {INFINITY, -INFINITY}};
+    Plot p = {.x = {INFINITY, -INFINITY, false}};
     for (int64_t i = 0; i < count; i++) {
         widen(&p.x, rows[i].value);
         widen(&p.x, rows[i].low);

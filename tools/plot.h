@@ -5,7 +5,7 @@
 #include "datasets/compose.h"
 
 typedef struct PlotSeries {
-    const char *name;
+    const char *name; /* "" of a single one: no legend */
     const double *x, *y;
     int64_t count;
     const double *low, *high; /* whiskers at each point; NULL: none */

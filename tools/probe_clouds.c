@@ -1,4 +1,5 @@
 /* Distributions of queries, keys, values and outputs, layer by layer (fastweight.md 10.3). */
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -123,7 +124,7 @@ static Status write_points(FileWriter *w, int64_t layer, const Pair *pair, const
 
 static Status draw_points(const Probe *p, int64_t layer, const Pair *pair, const Cloud *a,
                           const double *points, int64_t n, double *x) {
-    char leaf[64], *path;
+    char leaf[64], title[96], *path;
     double *y = x + n;
     for (int64_t i = 0; i < n; i++) {
         x[i] = points[2 * i];
@@ -134,7 +135,9 @@ static Status draw_points(const Probe *p, int64_t layer, const Pair *pair, const
         {.name = kind_names[pair->b], .x = x + a->n, .y = y + a->n, .count = n - a->n}};
     snprintf(leaf, sizeof leaf, "tsne_%s_layer%lld.png", pair->name, (long long)layer);
     TRY(probe_path(p, leaf, &path));
-    const Status s = plot_write(path, leaf, "t-SNE", series, 2, true);
+    snprintf(title, sizeof title, "%c%s and %s, layer %lld", toupper(kind_names[pair->a][0]),
+             kind_names[pair->a] + 1, kind_names[pair->b], (long long)layer);
+    const Status s = plot_write(path, title, "t-SNE, axes without a unit", series, 2, true);
     mem_free(path);
     return s;
 }
@@ -282,8 +285,8 @@ static Status distance_files(const Probe *p, const LayerClouds *layers, CloudRow
     progress_end();
     TRY(open_csv(p, "qk.csv", &w));
     TRY(close_csv(w, write_rows(p, w, rows)));
-    TRY(plot_number(p, rows, "qk_auc.png", "separability (AUC)", auc_of));
-    return plot_number(p, rows, "qk_energy.png", "energy distance", energy_of);
+    TRY(plot_number(p, rows, "qk_auc.png", "Separability (AUC), by layer", auc_of));
+    return plot_number(p, rows, "qk_energy.png", "Energy distance, by layer", energy_of);
 }
 
 static Status distributions(Probe *p, LayerClouds *layers) {

@@ -99,6 +99,15 @@ static Status write_csv(const Probe *p, const ProbeTable *t, const char *leaf,
 
 /* ---- plots ---- */
 
+/* What a picture calls the metric: with its unit. */
+static const char *metric_title(const char *metric) {
+    static const char *const titles[][2] = {
+        {"top1", "Top-1, %"}, {"loss", "Loss"}, {"psnr", "PSNR, dB"}, {"ssim", "SSIM"}};
+    for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
+        if (strcmp(metric, titles[i][0]) == 0) return titles[i][1];
+    return metric;
+}
+
 /* Columns of a table as arrays. */
 typedef struct Columns {
     double x[PROBE_ROWS], y[PROBE_ROWS], low[PROBE_ROWS], high[PROBE_ROWS];
@@ -107,7 +116,7 @@ typedef struct Columns {
 static Status plot_lines(const Probe *p, const char *leaf, const char *title, const char *x_name,
                          const Columns *c, int64_t n, bool whiskers) {
     const PlotSeries series = {
-        title, c->x, c->y, n, whiskers ? c->low : NULL, whiskers ? c->high : NULL};
+        "", c->x, c->y, n, whiskers ? c->low : NULL, whiskers ? c->high : NULL};
     char *path;
     TRY(probe_path(p, leaf, &path));
     const Status s = plot_write(path, title, x_name, &series, 1, false);
@@ -120,7 +129,7 @@ static Status plot_lines(const Probe *p, const char *leaf, const char *title, co
 static Status sweep_plots(const Probe *p, const ProbeTable *t, const char *name,
                           const char *x_name) {
     static Columns c;
-    char leaf[96];
+    char leaf[96], title[96];
     const int n = t->count - 1;
     for (int m = 0; m <= PROBE_METRICS; m++) {
         const bool inner = m == PROBE_METRICS;
@@ -133,8 +142,10 @@ static Status sweep_plots(const Probe *p, const ProbeTable *t, const char *name,
         }
         snprintf(leaf, sizeof leaf, "%.64s_%.16s.png", name,
                  inner ? "inner" : p->subject->metrics[m]);
-        TRY(plot_lines(p, leaf, inner ? "inner loss after the steps" : p->subject->metrics[m],
-                       x_name, &c, n, !inner));
+        snprintf(title, sizeof title, "%s%s",
+                 inner ? "Inner loss after the steps" : metric_title(p->subject->metrics[m]),
+                 inner ? "" : ", 95 % intervals");
+        TRY(plot_lines(p, leaf, title, x_name, &c, n, !inner));
     }
     return STATUS_OK;
 }
@@ -159,7 +170,8 @@ static Status setting_plots(const Probe *p, const ProbeTable *t, const char *nam
             rows[i] = (PlotRow){t->rows[i].setting, x->value, x->low, x->high};
         }
         snprintf(leaf, sizeof leaf, "%.48s_%.16s%s.png", name, metric, k ? "_difference" : "");
-        snprintf(title, sizeof title, "%.16s%s", metric, k ? ", difference from the model" : "");
+        snprintf(title, sizeof title, "%s%s", metric_title(metric),
+                 k ? ", difference from the model" : ", 95 % intervals");
         TRY(row_plot(p, leaf, title, rows, t->count));
     }
     return STATUS_OK;
