@@ -164,12 +164,6 @@ static Status report(const DataCheck *c) {
     return out_json(&w, data_check_json(c, &w));
 }
 
-/* Whatever cannot be opened as a data set is bad input, also a root that is not there. */
-static int fail(Status s) {
-    int code = cli_fail(s);
-    return s == STATUS_IO ? status_exit_code(STATUS_DATA) : code;
-}
-
 static int run_scenes(const char *root) {
     SceneCheckOptions o = {options.splits,   options.scene,        options.pair,
                            options.epipolar, (int)options.workers, options.list};
@@ -180,13 +174,13 @@ static int check_and_report(DataCheck *c) {
     Status s = check(c);
     progress_end();
     if (s == STATUS_OK) s = report(c);
-    return s != STATUS_OK ? fail(s) : c->faults.count > 0 ? EXIT_NEGATIVE : 0;
+    return s != STATUS_OK ? cli_fail(s) : c->faults.count > 0 ? EXIT_NEGATIVE : 0;
 }
 
 /* The preview comes first: whoever wants it need not wait until all is decoded. */
 static int run_check(DataCheck *c) {
     Status s = open_splits(c);
-    int code = s != STATUS_OK ? fail(s) : 0;
+    int code = s != STATUS_OK ? cli_fail(s) : 0;
     if (s == STATUS_OK) {
         s = preview(c);
         code = s != STATUS_OK ? cli_fail(s) : check_and_report(c);

@@ -158,7 +158,7 @@ else
 fi
 
 # ---- no data set ----
-run 3 data check nowhere
+run 4 data check nowhere
 tells 'nowhere'
 quiet_out
 mkdir void
