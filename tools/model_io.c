@@ -90,14 +90,19 @@ static Status open_device(Model *m) {
 }
 
 static Status load(Model *m, const SafeFile *file, const Config *user) {
+    const char *model = safetensors_meta(file, "ttv.model");
+    if (model)
+        return status_set(STATUS_DATA,
+                          "%s holds a model of another kind (%s), no classifier: novel views are "
+                          "scored by 'ttv nvs eval' and rendered by 'ttv nvs render'",
+                          m->path, model);
     const char *kind = safetensors_meta(file, "ttv.weights");
     m->averaged = kind && strcmp(kind, "ema") == 0;
     TRY(describe(m, file, user));
     TRY(model_meta_classes(file, m->path, m->config.classes, &m->classes));
     TRY(open_device(m));
     TRY(build(m, false));
-    TRY(status_context(params_load(&m->params, file, vittt_unused_tensors(&m->config)), "%s",
-                       m->path));
+    TRY(params_load(&m->params, file, vittt_unused_tensors(&m->config)));
     return params_refresh(&m->params);
 }
 

@@ -65,8 +65,10 @@ static Status describe_with(NvsModel *m, Config *own, const SafeFile *file, cons
     const char *kind = safetensors_meta(file, "ttv.model");
     const char *text = safetensors_meta(file, "ttv.config");
     if (kind ? strcmp(kind, "lact_nvs") != 0 : text != NULL)
-        return status_set(STATUS_DATA, "%s holds no LaCT-NVS model (ttv.model is %s)", path,
-                          kind ? kind : "not there");
+        return status_set(STATUS_DATA,
+                          "%s holds no LaCT-NVS model (ttv.model is %s); classifiers are "
+                          "for 'ttv eval' and 'ttv classify'",
+                          path, kind ? kind : "not there");
     if (text) {
         TRY(config_read_text(own, text, strlen(text), path, true));
     } else {

@@ -79,6 +79,10 @@ run 3 nvs render --checkpoint model --data-dir bad --set nvs_model.variant=V4 -o
 tells 'trained with variant base'
 checks=$((checks + 1))
 [ ! -e no ] || fail 'a refused render left a folder'
+# ---- the one kind of model where the other is expected ----
+run 3 eval --checkpoint model --data-dir rooms
+tells "no classifier: novel views are scored by 'ttv nvs eval'"
+
 # ---- weights that hold a NaN: no black pictures, no scores of them ----
 if command -v python3 >/dev/null; then
     python3 - model/last.safetensors spoilt.safetensors <<'PY'
