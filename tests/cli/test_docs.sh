@@ -56,4 +56,24 @@ for doc in "${docs[@]}"; do
         grep -qxF -- "$name" files || fail "$(basename "$doc") names $name, which is not there"
     done < <(grep -oE '`[A-Za-z0-9_]+\.(c|h|cu|cuh|sh|py)`' "$doc" | tr -d '`' | sort -u)
 done
+# ---- every command line that README and the help show is understood: flags, values, configuration files ----
+{
+    sed -n '/^```sh/,/^```/p' "$SOURCE/README.md"
+    sed -n 's/^    ttv /ttv /p' "$SOURCE/docs/cifar10.md"
+    while read -r name; do
+        read -ra words <<<"$name"
+        "$TTV" "${words[@]}" --help 2>/dev/null | sed -n '/^examples:/,/^usage:/p'
+    done <commands
+} | sed 's/^ *//; s/ #.*//' | tr ';|' '\n\n' | sed 's/^ *//; s/ >.*//' | grep '^ttv [a-z]' | sort -u >lines
+ttv() { "$TTV" "$@" --print-config; }
+while read -r line; do
+    case $line in 'ttv help'* | 'ttv man'* | 'ttv completion'* | 'ttv version'* | *'$'* | *'`'*) continue ;; esac
+    command_line=$line
+    checks=$((checks + 1))
+    line=${line//-c configs/-c $SOURCE/configs}
+    case $line in *'-c '[!/]*) continue ;; esac # of the reader's own
+    eval "$line" >out 2>err </dev/null || { err=$(cat err); fail "is not understood"; }
+done <lines
+checks=$((checks + 1))
+[ "$(wc -l <lines)" -gt 60 ] || fail "only $(wc -l <lines) command lines were found"
 finish
