@@ -21,8 +21,8 @@ static const Option eval_options[] = {
     NVS_INPUT_OPTIONS(EvalOptions, "test"),
     NVS_INDEX_OPTIONS(EvalOptions),
     {"save_images", OPTION_STRING, FIELD(save_images), "", 0, 0, NULL, "save-images",
-     "keep the target views below this folder, as truth/SCENE/FRAME.png and render/..., for ttv "
-     "psnr"},
+     "keep the views below this folder, targets as truth/SCENE/FRAME.png and render/..., for ttv "
+     "psnr, and a page that shows them, index.html"},
     {"lpips_weights", OPTION_STRING, FIELD(lpips_weights), "", 0, 0, NULL, "lpips-weights",
      LPIPS_WEIGHTS_HELP},
     {"per_view", OPTION_BOOL, FIELD(per_view), "false", 0, 0, NULL, "per-view",
@@ -59,6 +59,7 @@ static Status evaluate(NvsEval *e, const Config *config) {
     TRY(ranks_check_cards(e->model.device));
     TRY(ranks_agree_all(nvs_eval_run(e)));
     eval_index_print_reasons(&e->index);
+    if (e->save[0] && output_is_mine()) TRY(nvs_eval_page(e));
     if (common.json) return nvs_eval_print_json(e);
     nvs_eval_print_text(e);
     return STATUS_OK;

@@ -44,9 +44,14 @@ void nvs_eval_free(NvsEval *e);
 
 /* ---- nvs_eval_save.c ---- */
 
-/* Target views of the scene that was rendered last: truth/<scene>/<frame>.png and the same below
- * render/. */
+/* Views of the scene that was rendered last: targets as truth/<scene>/<frame>.png and the same
+ * below render/, inputs below input/. */
 Status nvs_eval_save(const NvsEval *e, const ViewSample *s);
+
+/* ---- nvs_eval_page.c ---- */
+
+/* index.html in the folder of the pictures, after all were saved. */
+Status nvs_eval_page(const NvsEval *e);
 
 /* ---- nvs_eval_report.c ---- */
 

@@ -25,6 +25,8 @@ static Status save_view(const NvsEval *e, const char *kind, const ViewSample *s,
 
 Status nvs_eval_save(const NvsEval *e, const ViewSample *s) {
     const int64_t size = e->view.width * e->view.height * 3;
+    for (int64_t v = 0; v < s->inputs; v++)
+        TRY(save_view(e, "input", s, s->frames[v], e->pixels + v * size));
     for (int64_t t = 0; t < s->targets; t++) {
         const int64_t frame = s->frames[s->inputs + t];
         TRY(save_view(e, "truth", s, frame, e->pixels + (s->inputs + t) * size));

@@ -32,6 +32,11 @@ equal 'standard error' "$(json_get out 'abs(2 * d["psnr_standard_error"] - abs(d
 # ---- kept pictures: ttv psnr finds the same numbers in them ----
 run 0 "${eval[@]}" --index index.json --save-images kept --json
 equal 'kept' "$(find kept/truth kept/render -name '*.png' | wc -l)" 12
+checks=$((checks + 1))
+for picture in $(grep -o 'src="[^"]*"' kept/index.html | sed 's/src="//; s/"//' | sort -u); do
+    [ -f "kept/$picture" ] || fail "the page shows $picture, which is not there"
+done
+equal 'pictures of the page' "$(grep -o 'src="[^"]*"' kept/index.html | sort -u | wc -l)" 16
 if command -v python3 >/dev/null; then
     model=$(json_get out '"%.6f %.6f" % (d["model"]["psnr"], d["model"]["ssim"])')
     run 0 psnr kept/truth kept/render -r --average scene --json
