@@ -1,8 +1,11 @@
 /* ttv export: the weights of a run as one small file, matrices as bf16. */
 #include <stddef.h>
+#include <string.h>
 
+#include "core/file.h"
 #include "core/memory.h"
 #include "tools/cli.h"
+#include "tools/hub_folder.h"
 #include "tools/model_io.h"
 #include "tools/weights_out.h"
 
@@ -60,24 +63,52 @@ static Status write_file(const char *from, const char *to) {
     return s;
 }
 
+/* The weights as model.safetensors, and what describes them. */
+static Status write_folder(const char *from, const char *folder, const char *to) {
+    SafeFile *file;
+    HubFolder hub = {0};
+    TRY(safetensors_open(from, &file));
+    Status s = hub_folder_describe(file, from, &hub);
+    safetensors_close(file);
+    if (s == STATUS_OK) s = file_make_folder(folder);
+    if (s == STATUS_OK) s = write_file(from, to);
+    if (s == STATUS_OK) s = hub_folder_write(&hub, folder);
+    hub_folder_free(&hub);
+    return s;
+}
+
+static bool names_folder(const char *path) {
+    return (*path && path[strlen(path) - 1] == '/') || file_is_folder(path);
+}
+
+static Status export(const char *checkpoint, const char *to) {
+    char *from = NULL, *inside = NULL;
+    const bool folder = names_folder(to);
+    if (folder) TRY(path_join(&inside, to, "model.safetensors"));
+    Status s = weights_out_check(folder ? inside : to, options.overwrite);
+    if (s == STATUS_OK) s = weights_resolve(checkpoint, (WeightsChoice)options.weights, &from);
+    if (s == STATUS_OK) s = folder ? write_folder(from, to, inside) : write_file(from, to);
+    mem_free(inside);
+    mem_free(from);
+    return s;
+}
+
 static int run(Config *config, int argc, char **argv) {
     (void)config;
-    char *from = NULL;
     if (argc != 2)
         return cli_usage(&command_export, "a checkpoint and the file to write are expected");
-    Status s = weights_out_check(argv[1], options.overwrite);
-    if (s == STATUS_OK) s = weights_resolve(argv[0], (WeightsChoice)options.weights, &from);
-    if (s == STATUS_OK) s = write_file(from, argv[1]);
-    mem_free(from);
+    const Status s = export(argv[0], argv[1]);
     return s == STATUS_OK ? 0 : cli_fail(s);
 }
 
 const Command command_export = {
     .name = "export",
     .aliases = "ckpt export|ckpt convert|convert",
-    .summary = "write a checkpoint's weights as one file, half as large",
-    .synopsis = "ttv export [--dtype bf16|f32] [--weights auto|raw|ema] CHECKPOINT OUT.safetensors",
+    .summary = "write a checkpoint's weights as one file, half as large, or as a folder for a hub",
+    .synopsis =
+        "ttv export [--dtype bf16|f32] [--weights auto|raw|ema] CHECKPOINT OUT.safetensors|FOLDER/",
     .examples = "  ttv export runs/rooms rooms.safetensors\n"
+                "  ttv export runs/cifar10 cifar10/\n"
                 "  ttv export --weights ema --dtype f32 runs/rooms rooms.safetensors\n",
     .sections = sections,
     .run = run,

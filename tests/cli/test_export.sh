@@ -37,4 +37,27 @@ echo rubbish >rubbish.safetensors
 run 3 export rubbish.safetensors x.safetensors
 run 3 export half.safetensors x.safetensors --weights raw
 tells 'ema'
+# ---- a folder for a hub ----
+run 3 export model hub/
+tells 'classifiers'
+checks=$((checks + 1))
+[ ! -e hub ] || fail 'a refused export left a folder'
+if [ -f "$SOURCE/data/digits.tar" ]; then
+    printf '0\tzero, "null"\n1\tone\n' >names.tsv
+    run 0 train --model custom --img-size 16 --patch-size 4 --width 32 --depth 1 --heads 2 --epochs 1 --warmup-epochs 0 \
+        --data-dir "$SOURCE/data/digits.tar" --set data.train_limit=200 --batch-size 50 --class-names names.tsv -o digits -q
+    run 0 export --dtype f32 digits hub/
+    says 'hub/model.safetensors'
+    equal 'files' "$(ls hub | tr '\n' ' ')" 'README.md config.json model.safetensors '
+    json_ok hub/config.json
+    equal 'config.json' "$(json_get hub/config.json 'd["architecture"], d["num_classes"], d["num_features"], d["pretrained_cfg"]["input_size"], d["label_names"][9], d["label_descriptions"]["0"]')" "('custom', 10, 32, [3, 16, 16], '9', 'zero, \"null\"')"
+    run 0 eval --checkpoint digits -q --json --data-dir "$SOURCE/data/digits.tar"
+    score=$(json_get out 'd["top1_count"], d["loss"]')
+    run 0 eval --checkpoint hub -q --json --data-dir "$SOURCE/data/digits.tar"
+    equal 'score of the folder' "$(json_get out 'd["top1_count"], d["loss"]')" "$score"
+    run 2 export digits hub
+    tells 'hub/model.safetensors exists'
+    run 0 export digits hub --overwrite --json
+    json_ok out
+fi
 finish

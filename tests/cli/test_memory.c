@@ -141,6 +141,26 @@ static void test_eval(void **state) {
     (void)remove(sheet);
 }
 
+/* What `export` makes of `weights`. */
+static void drop_hub(void) {
+    static const char *const names[] = {"hub/model.safetensors", "hub/config.json", "hub/README.md",
+                                        "hub"};
+    for (int i = 0; i < 4; i++) {
+        char path[256];
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        (void)remove(path);
+    }
+}
+
+static void test_hub_folder(void **state) {
+    (void)state;
+    char hub[256];
+    snprintf(hub, sizeof hub, "%s/hub/", folder);
+    after_run = drop_hub;
+    FAIL_EACH("export", weights, hub, "--json");
+    after_run = NULL;
+}
+
 static void test_inspect(void **state) {
     (void)state;
     FAIL_EACH("inspect", "--verify", "--stats", "--json", weights);
@@ -353,13 +373,10 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_classify),
-        cmocka_unit_test(test_inspect),
-        cmocka_unit_test(test_eval),
-        cmocka_unit_test(test_data_check),
-        cmocka_unit_test(test_data_check_scenes),
-        cmocka_unit_test(test_data_synth),
-        cmocka_unit_test(test_psnr),
+        cmocka_unit_test(test_classify),   cmocka_unit_test(test_inspect),
+        cmocka_unit_test(test_hub_folder), cmocka_unit_test(test_eval),
+        cmocka_unit_test(test_data_check), cmocka_unit_test(test_data_check_scenes),
+        cmocka_unit_test(test_data_synth), cmocka_unit_test(test_psnr),
     };
     const struct CMUnitTest nvs_tests[] = {
         cmocka_unit_test(test_nvs_train),  cmocka_unit_test(test_ttt),
