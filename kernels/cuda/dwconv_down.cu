@@ -27,6 +27,17 @@ static __device__ __forceinline__ Spot spot_of(int rows, int columns, int channe
     return {run / runs, run % runs * RUN, i % packs * V};
 }
 
+/* relu of V channels at a pixel, 0 outside the map. Reads in any case, so that the reads of all
+ * taps are under way together. */
+template <typename T, int V>
+static __device__ __forceinline__ void relu_load(float (&v)[V], const T *map, const Places &p,
+                                                 int h, int w) {
+    const bool inside = h >= 0 && h < p.height && w >= 0 && w < p.width;
+    pack_load<T, V>(v, map + (inside ? (int64_t)(h * p.width + w) * p.channels : 0));
+#pragma unroll
+    for (int i = 0; i < V; i++) v[i] = inside ? fmaxf(v[i], 0.0f) : 0.0f;
+}
+
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS)
     dwconv3_down_kernel(T *y, const T *x, const float *w, const float *bias, Places p) {
@@ -41,18 +52,16 @@ __global__ void __launch_bounds__(THREADS)
         const T *map = x + b * p.height * p.width * p.channels + s.c;
         T *out = y + (b * p.rows + s.row) * p.columns * p.channels + s.c;
         for (int column = s.first; column < last; column++) {
-            float sum[V];
+            float sum[V], v[9][V];
+#pragma unroll
+            for (int t = 0; t < 9; t++)
+                relu_load<T, V>(v[t], map, p, 2 * s.row + t / 3 - 1, 2 * column + t % 3 - 1);
 #pragma unroll
             for (int i = 0; i < V; i++) sum[i] = start[i];
 #pragma unroll
-            for (int t = 0; t < 9; t++) {
-                const int h = 2 * s.row + t / 3 - 1, k = 2 * column + t % 3 - 1;
-                if (h < 0 || h >= p.height || k < 0 || k >= p.width) continue;
-                float v[V];
-                pack_load<T, V>(v, map + (int64_t)(h * p.width + k) * p.channels);
+            for (int t = 0; t < 9; t++)
 #pragma unroll
-                for (int i = 0; i < V; i++) sum[i] = fmaf(taps[t][i], fmaxf(v[i], 0.0f), sum[i]);
-            }
+                for (int i = 0; i < V; i++) sum[i] = fmaf(taps[t][i], v[t][i], sum[i]);
 #pragma unroll
             for (int i = 0; i < V; i++) sum[i] = sum[i] > 0 ? sum[i] : 0;
             pack_store<T, V>(out + (int64_t)column * p.channels, sum);
@@ -72,34 +81,70 @@ static __device__ __forceinline__ void slope_load(float (&e)[V], const T *dy, co
         if (!(v[i] > 0)) e[i] = 0;
 }
 
+/* The same of place (row, column) of a sample, 0 where there is none. */
+template <typename T, int V>
+static __device__ __forceinline__ void slope_at(float (&e)[V], const T *dy, const T *y,
+                                                const Places &p, int row, int column) {
+    const bool inside = row < p.rows && column < p.columns;
+    slope_load<T, V>(e, dy, y,
+                     inside ? (int64_t)(row * p.columns + column) * p.channels : (int64_t)0);
+#pragma unroll
+    for (int i = 0; i < V; i++)
+        if (!inside) e[i] = 0;
+}
+
+/* d relu(x), V channels, times where x > 0. */
+template <typename T, int V>
+static __device__ __forceinline__ void dx_put(const Grad &dx, const T *x, int64_t at,
+                                              float (&sum)[V]) {
+    float v[V];
+    pack_load<T, V>(v, x + at);
+#pragma unroll
+    for (int i = 0; i < V; i++)
+        if (!(v[i] > 0)) sum[i] = 0;
+    pack_put<T, V>((T *)dx.t.data + at, sum, dx.add);
+}
+
+/* Thread: the pixels of a row that RUN columns of places look at, two for each. Places of its own
+ * row see an even row by their middle taps; an odd one is seen by the places above with the last
+ * taps and by those below with the first. Columns are alike. */
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS)
     dwconv3_down_dx_kernel(Grad dx, const T *dy, const T *y, const T *x, const float *w, Places p) {
-    const Spot s = spot_of<V>(p.height, p.width, p.channels);
+    const Spot s = spot_of<V>(p.height, p.columns, p.channels);
     if (s.first < 0) return;
-    float taps[9][V];
-    taps_load<V>(taps, w, s.c);
-    const int last = min(s.first + RUN, p.width);
+    const int above = s.row / 2;
+    const bool odd = s.row & 1;
+    float w0[3][V], w1[3][V];
+#pragma unroll
+    for (int t = 0; t < 3; t++)
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            w0[t][i] = w[(s.c + i) * 9 + (odd ? 6 : 3) + t];
+            w1[t][i] = odd ? w[(s.c + i) * 9 + t] : 0.0f;
+        }
+    const int last = min(s.first + RUN, p.columns);
     for (int64_t b = blockIdx.y; b < p.batch; b += gridDim.y) {
-        const int64_t places = b * p.rows * p.columns;
-        const int64_t line = (b * p.height + s.row) * p.width;
+        const int64_t places = b * p.rows * p.columns * p.channels + s.c;
+        const int64_t line = (b * p.height + s.row) * p.width * p.channels + s.c;
+        float e0[V], e1[V] = {}, next0[V], next1[V] = {};
+        slope_at<T, V>(e0, dy + places, y + places, p, above, s.first);
+        if (odd) slope_at<T, V>(e1, dy + places, y + places, p, above + 1, s.first);
         for (int column = s.first; column < last; column++) {
-            float sum[V] = {}, v[V];
+            float left[V], right[V];
+            slope_at<T, V>(next0, dy + places, y + places, p, above, column + 1);
+            if (odd) slope_at<T, V>(next1, dy + places, y + places, p, above + 1, column + 1);
 #pragma unroll
-            for (int t = 0; t < 9; t++) {
-                const int i = looking(p, s.row, column, t);
-                if (i < 0) continue;
-                float e[V];
-                slope_load<T, V>(e, dy, y, (places + i) * p.channels + s.c);
-#pragma unroll
-                for (int k = 0; k < V; k++) sum[k] = fmaf(taps[t][k], e[k], sum[k]);
+            for (int i = 0; i < V; i++) {
+                left[i] = fmaf(w0[1][i], e0[i], w1[1][i] * e1[i]);
+                right[i] = fmaf(w0[2][i], e0[i], w0[0][i] * next0[i]);
+                right[i] += fmaf(w1[2][i], e1[i], w1[0][i] * next1[i]);
+                e0[i] = next0[i];
+                e1[i] = next1[i];
             }
-            const int64_t at = (line + column) * p.channels + s.c;
-            pack_load<T, V>(v, x + at);
-#pragma unroll
-            for (int k = 0; k < V; k++)
-                if (!(v[k] > 0)) sum[k] = 0;
-            pack_put<T, V>((T *)dx.t.data + at, sum, dx.add);
+            const int64_t at = line + (int64_t)(2 * column) * p.channels;
+            dx_put<T, V>(dx, x, at, left);
+            if (2 * column + 1 < p.width) dx_put<T, V>(dx, x, at + p.channels, right);
         }
     }
 }
@@ -120,15 +165,14 @@ __global__ void __launch_bounds__(THREADS)
         const int64_t line = i / p.columns, b = line / p.rows;
         const int row = (int)(line - b * p.rows), column = (int)(i - line * p.columns);
         const T *map = x + b * p.height * p.width * p.channels + c;
+        float v[9][V];
 #pragma unroll
-        for (int t = 0; t < 9; t++) {
-            const int h = 2 * row + t / 3 - 1, w = 2 * column + t % 3 - 1;
-            if (h < 0 || h >= p.height || w < 0 || w >= p.width) continue;
-            float v[V];
-            pack_load<T, V>(v, map + (int64_t)(h * p.width + w) * p.channels);
+        for (int t = 0; t < 9; t++)
+            relu_load<T, V>(v[t], map, p, 2 * row + t / 3 - 1, 2 * column + t % 3 - 1);
 #pragma unroll
-            for (int k = 0; k < V; k++) sum[t][k] = fmaf(e[k], fmaxf(v[k], 0.0f), sum[t][k]);
-        }
+        for (int t = 0; t < 9; t++)
+#pragma unroll
+            for (int k = 0; k < V; k++) sum[t][k] = fmaf(e[k], v[t][k], sum[t][k]);
 #pragma unroll
         for (int k = 0; k < V; k++) sum[9][k] += e[k];
     }
@@ -159,13 +203,19 @@ static bool in_fours(const Places &p, Tensor x, const void *a, const void *b, co
            is_aligned(b, bytes) && is_aligned(c, bytes);
 }
 
-static unsigned runs_grid(int rows, int columns, int channels, int v) {
-    return (unsigned)ceil_div((int64_t)rows * ceil_div(columns, RUN) * (channels / v), THREADS);
+/* Blocks for all runs of a sample, and for as many samples at once as keep the card busy: a thread
+ * reads its taps once for all samples that it sees. */
+static dim3 runs_grid(Device *d, const Places &p, int rows, int columns, int v) {
+    const int64_t runs = rows * ceil_div(columns, RUN) * (p.channels / v);
+    const int64_t blocks = ceil_div(runs, THREADS);
+    const int64_t samples = ceil_div(6 * backend_of(d)->sm_count, blocks);
+    const int64_t most = p.batch < 65535 ? p.batch : 65535;
+    return dim3((unsigned)blocks, (unsigned)(samples < most ? samples : most));
 }
 
 template <typename T, int V>
 static void down_launch(Device *d, Tensor y, Tensor x, Tensor w, Tensor bias, const Places &p) {
-    const dim3 grid(runs_grid(p.rows, p.columns, p.channels, V), over_batch(p));
+    const dim3 grid = runs_grid(d, p, p.rows, p.columns, V);
     dwconv3_down_kernel<T, V><<<grid, THREADS, 0, stream_of(d)>>>(
         (T *)y.data, (const T *)x.data, (const float *)w.data, (const float *)bias.data, p);
 }
@@ -187,7 +237,7 @@ extern "C" Status dwconv3_down_cuda(Device *d, Tensor y, Tensor x, Tensor w, Ten
 template <typename T, int V>
 static Status down_backward(Device *d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor y, Tensor x,
                             Tensor w, const Places &p) {
-    const dim3 grid(runs_grid(p.height, p.width, p.channels, V), over_batch(p));
+    const dim3 grid = runs_grid(d, p, p.height, p.columns, V);
     if (dx.t.data)
         dwconv3_down_dx_kernel<T, V><<<grid, THREADS, 0, stream_of(d)>>>(
             dx, (const T *)dy.data, (const T *)y.data, (const T *)x.data, (const float *)w.data, p);
