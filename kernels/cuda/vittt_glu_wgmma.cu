@@ -79,24 +79,11 @@ static __device__ __forceinline__ float logistic_quick(float x) {
 
 /* ---- the pass over K and V ---- */
 
-template <int N> struct Operands { uint32_t a1[N / 16][4], a2[N / 16][4]; };
-
-template <int N>
-static __device__ __forceinline__ void write_start(float (&z1)[N], float (&z2)[N], Shared x,
-                                                   const RingTask &k) {
-    wgmma_begin();
-    project(z1, weight_tile(k.base, 0), x, false);
-    project(z2, weight_tile(k.base, 1), x, false);
-    wgmma_commit();
-}
-
-/* V A and V Z1 D of Z1, Z2. */
+/* V A and V Z1 D of Z1, Z2, in their places, as left operands. */
 template <int N, int D>
-static __device__ __forceinline__ void write_elements(Operands<N> &o, float (&z1)[N / 2],
-                                                      float (&z2)[N / 2], Shared v_tile,
-                                                      const GluPlace<D> &p) {
-    settle(z1);
-    settle(z2);
+static __device__ __forceinline__ void
+write_elements(uint32_t (&a1)[N / 16][4], uint32_t (&a2)[N / 16][4], float (&z1)[N / 2],
+               float (&z2)[N / 2], Shared v_tile, const GluPlace<D> &p) {
 #pragma unroll
     for (int t = 0; t < N / 16; t++) {
         uint32_t v[4];
@@ -109,26 +96,9 @@ static __device__ __forceinline__ void write_elements(Operands<N> &o, float (&z1
             *x2 = value * *x1 * d;
             *x1 = value * y;
         }
-        pack_columns(o.a1[t], z1 + 8 * t);
-        pack_columns(o.a2[t], z2 + 8 * t);
+        pack_columns(a1[t], z1 + 8 * t);
+        pack_columns(a2[t], z2 + 8 * t);
     }
-}
-template <int N>
-static __device__ __forceinline__ void sums_start(Sums &g1, Sums &g2, const Operands<N> &o,
-                                                  Shared x) {
-    settle(flat(g1));
-    settle(flat(g2));
-    wgmma_begin();
-    token_sums(flat(g1), o.a1, x);
-    token_sums(flat(g2), o.a2, x);
-    wgmma_commit();
-}
-template <int N>
-static __device__ __forceinline__ void sums_settle(Sums &g1, Sums &g2, Operands<N> &o) {
-    settle(flat(g1));
-    settle(flat(g2));
-    settle(o.a1);
-    settle(o.a2);
 }
 
 /* N tokens: G without -c. */
@@ -136,56 +106,36 @@ template <int CHUNK, int STAGES, int N, int D>
 static __device__ __forceinline__ void ring_write(Sums &g1, Sums &g2, FeedPlace &at,
                                                   const RingTask &k, const GluPlace<D> &p) {
     float z1[N / 2], z2[N / 2];
-    Operands<N> o;
+    uint32_t a1[N / 16][4], a2[N / 16][4];
     const Shared x = ring_next<CHUNK, STAGES>(at, k);
-    write_start(z1, z2, x, k);
+    wgmma_begin();
+    project(z1, weight_tile(k.base, 0), x, false);
+    project(z2, weight_tile(k.base, 1), x, false);
+    wgmma_commit();
     const Shared v = ring_next<CHUNK, STAGES>(at, k);
     wgmma_wait<0>();
-    write_elements<N>(o, z1, z2, v, p);
-    sums_start<N>(g1, g2, o, x);
+    settle(z1);
+    settle(z2);
+    write_elements<N>(a1, a2, z1, z2, v, p);
+    settle(flat(g1));
+    settle(flat(g2));
+    wgmma_begin();
+    token_sums(flat(g1), a1, x);
+    token_sums(flat(g2), a2, x);
+    wgmma_commit();
     wgmma_wait<0>();
-    sums_settle<N>(g1, g2, o);
+    settle(flat(g1));
+    settle(flat(g2));
+    settle(a1);
+    settle(a2);
 }
 
-/* While a chunk's sums are under way, so are the first products of the next. */
 template <int CHUNK, int STAGES, int D>
-static __device__ __forceinline__ int write_ahead(Sums &g1, Sums &g2, FeedPlace &at, RingFeed &feed,
-                                                  const FeedMaps &maps, const RingTask &k,
-                                                  const GluArgs &a, const GluPlace<D> &p) {
-    int left = a.tokens;
-    float z1[CHUNK / 2], z2[CHUNK / 2];
-    Operands<CHUNK> o;
-    Shared x = ring_next<CHUNK, STAGES>(at, k);
-    write_start(z1, z2, x, k);
-    for (; left > CHUNK + TAIL; left -= CHUNK) {
-        const Shared v = ring_next<CHUNK, STAGES>(at, k);
-        wgmma_wait<0>();
-        write_elements<CHUNK>(o, z1, z2, v, p);
-        sums_start<CHUNK>(g1, g2, o, x);
-        x = ring_next<CHUNK, STAGES>(at, k);
-        write_start(z1, z2, x, k);
-        wgmma_wait<1>();
-        sums_settle<CHUNK>(g1, g2, o);
-        ring_leave<CHUNK, STAGES>(feed, 2, maps, k, a);
-    }
-    const Shared v = ring_next<CHUNK, STAGES>(at, k);
-    wgmma_wait<0>();
-    write_elements<CHUNK>(o, z1, z2, v, p);
-    sums_start<CHUNK>(g1, g2, o, x);
-    wgmma_wait<0>();
-    sums_settle<CHUNK>(g1, g2, o);
-    ring_leave<CHUNK, STAGES>(feed, 2, maps, k, a);
-    return left - CHUNK;
-}
-
-template <int CHUNK, int STAGES, bool AHEAD, int D>
 static __device__ __forceinline__ void write_pass(Sums &g1, Sums &g2, FeedPlace &at, RingFeed &feed,
                                                   const FeedMaps &maps, const RingTask &k,
                                                   const GluArgs &a, const GluPlace<D> &p) {
-    int left = a.tokens;
-    if (AHEAD && left > TAIL) left = write_ahead<CHUNK, STAGES>(g1, g2, at, feed, maps, k, a, p);
-    for (; left > 0; left -= CHUNK) {
-        if (AHEAD || left <= TAIL)
+    for (int left = a.tokens; left > 0; left -= CHUNK) {
+        if (left <= TAIL)
             ring_write<CHUNK, STAGES, TAIL>(g1, g2, at, k, p);
         else
             ring_write<CHUNK, STAGES, CHUNK>(g1, g2, at, k, p);
@@ -319,7 +269,7 @@ read_pass(bf16 *out, Trained &w1, Trained &w2, FeedPlace &at, RingFeed &feed, co
 }
 
 /* Samples part, part + parts, ... */
-template <int CHUNK, int STAGES, bool AHEAD, int D>
+template <int CHUNK, int STAGES, int D>
 static __device__ __forceinline__ void ring_forward(char *memory, bf16 *cat, const RingTask &k,
                                                     const FeedMaps &maps, int part,
                                                     const GluArgs &a, const GluPlace<D> &p) {
@@ -341,7 +291,7 @@ static __device__ __forceinline__ void ring_forward(char *memory, bf16 *cat, con
         Trained t1, t2;
         {
             Sums g1 = {}, g2 = {};
-            write_pass<CHUNK, STAGES, AHEAD>(g1, g2, at, feed, maps, k, a, p);
+            write_pass<CHUNK, STAGES>(g1, g2, at, feed, maps, k, a, p);
             Sums x1, x2;
             load_pair(x1, x2, w1, w2, p);
             finish_sums(g1, a.c, g, p);
@@ -355,7 +305,7 @@ static __device__ __forceinline__ void ring_forward(char *memory, bf16 *cat, con
 
 #endif /* HAVE_SM90A */
 
-template <int D, int CHUNK, int STAGES, int BLOCKS, bool AHEAD>
+template <int D, int CHUNK, int STAGES, int BLOCKS>
 __global__ void __launch_bounds__(GLU_THREADS, BLOCKS)
     glu_ring_kernel(bf16 *cat, GluArgs a, const __grid_constant__ FeedMaps maps) {
 #if HAVE_SM90A
@@ -364,14 +314,14 @@ __global__ void __launch_bounds__(GLU_THREADS, BLOCKS)
                  base = (begin + SMEM_ALIGN - 1) / SMEM_ALIGN * SMEM_ALIGN;
     const int groups = (a.heads * D + GROUP - 1) / GROUP, group = blockIdx.x % groups;
     const RingTask k = {base, group * GROUP, threadIdx.x == 0};
-    ring_forward<CHUNK, STAGES, AHEAD>(memory + (base - begin), cat, k, maps, blockIdx.x / groups,
-                                       a, glu_place<D>(a, group));
+    ring_forward<CHUNK, STAGES>(memory + (base - begin), cat, k, maps, blockIdx.x / groups, a,
+                                glu_place<D>(a, group));
 #endif
 }
 
 /* ---- host ----------------------------------------------------------------------------------- */
 
-template <int D, int CHUNK, int STAGES, int BLOCKS, bool AHEAD>
+template <int D, int CHUNK, int STAGES, int BLOCKS>
 static Status ring_launch(Device *d, GluArgs a, Tensor cat, Tensor qkv) {
     const int shared = RingLayout<CHUNK, STAGES>::bytes + SMEM_ALIGN;
     const int64_t groups = ceil_div((int64_t)a.heads * D, GROUP),
@@ -379,7 +329,7 @@ static Status ring_launch(Device *d, GluArgs a, Tensor cat, Tensor qkv) {
     a.parts = (int)(parts < 1 ? 1 : parts < a.batch ? parts : a.batch);
     FeedMaps maps;
     TRY(feed_maps(&maps, a, qkv.data, cat.data, CHUNK));
-    const auto kernel = glu_ring_kernel<D, CHUNK, STAGES, BLOCKS, AHEAD>;
+    const auto kernel = glu_ring_kernel<D, CHUNK, STAGES, BLOCKS>;
     CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
              "vittt_glu");
     kernel<<<(unsigned)(a.parts * groups), GLU_THREADS, shared, stream_of(d)>>>((bf16 *)cat.data, a,
@@ -394,6 +344,6 @@ static int64_t rounds(Device *d, const GluArgs &a, int blocks) {
 }
 
 Status glu_wgmma_forward(Device *d, GluArgs a, Tensor cat, Tensor qkv) {
-    return rounds(d, a, 2) < rounds(d, a, 3) ? ring_launch<64, 64, 10, 2, true>(d, a, cat, qkv)
-                                             : ring_launch<64, 48, 8, 3, false>(d, a, cat, qkv);
+    return rounds(d, a, 2) < rounds(d, a, 3) ? ring_launch<64, 64, 10, 2>(d, a, cat, qkv)
+                                             : ring_launch<64, 48, 8, 3>(d, a, cat, qkv);
 }
