@@ -39,8 +39,8 @@ DRY(linear_residual, Tensor y, Tensor x, Tensor w, Tensor bias, Tensor residual,
 DRY(linear_dx, Grad dx, Grad sums, Tensor dy, Tensor w, Tensor pre, Activation act)
 DRY(linear_dw, Grad dw, Grad dbias, Tensor dy, Tensor x)
 DRY(layernorm, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b, float eps)
-DRY(layernorm_backward, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x, Tensor w, Tensor stats,
-    Tensor scaled, Tensor scale)
+DRY(layernorm_backward, Grad dx, Grad dw, Grad db, Tensor y, Tensor dy, Tensor x, Tensor w,
+    Tensor b, Tensor stats, Tensor scaled, Tensor scale)
 DRY(softnorm, Tensor y, Tensor norms, Tensor g, Tensor gain, float offset)
 DRY(softnorm_backward, Grad dg, Tensor dy, Tensor g, Tensor norms, Tensor gain, float offset)
 DRY(rmsnorm, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps)

@@ -176,9 +176,12 @@ struct Kernels {
      * (optional). x, y act; w, b, stats F32 (vittt.md 3.4). */
     Status (*layernorm)(Device *d, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b, float eps);
     /* scaled[M,C] = scale[r / (M/B)] dx for row r, the gradient of a branch with stochastic depth
-     * (optional; of dx as it is afterwards); scale F32 [B], B divides M. dx, scaled act. */
-    Status (*layernorm_backward)(Device *d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x,
-                                 Tensor w, Tensor stats, Tensor scaled, Tensor scale);
+     * (optional; of dx as it is afterwards); scale F32 [B], B divides M. y (optional, act): what
+     * layernorm gave, once more, with its b (none: 0); it may be dy, whose gradients are then used
+     * up. dx, scaled act. */
+    Status (*layernorm_backward)(Device *d, Grad dx, Grad dw, Grad db, Tensor y, Tensor dy,
+                                 Tensor x, Tensor w, Tensor b, Tensor stats, Tensor scaled,
+                                 Tensor scale);
     /* Over the middle dimension of g[outer, reduce, inner]: n = sqrt(sum g^2), y = c g/(n+offset):
      * the soft norm of inner gradients with offset 1 (vittt.md 2.1, 2.2), unit vectors with a small
      * one, weights kept at a given norm (lact_nvs.md 3.3, 4). y, g act; y none: norms only.

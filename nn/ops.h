@@ -68,8 +68,12 @@ Var *op_local_mlp_residual(Tape *t, Var *x, int64_t height, int64_t width, const
 /* ---- normalisation (ops_norm.c) --------------------------------------------------------- */
 Var *op_layernorm(Tape *t, Var *x, Var *w, Var *b, float eps); /* b may be NULL */
 /* layernorm(x [..., I]; norm_w, norm_b) w' + b, w [O,I] -> [..., O]; norm_b and b may be NULL:
- * op_layernorm and op_linear as one node, so that a frugal tape need not keep the normed x. */
+ * op_layernorm and op_linear as one node, so that the normed x need not be kept. */
 Var *op_norm_linear(Tape *t, Var *x, Var *norm_w, Var *norm_b, float eps, Var *w, Var *b);
+/* x + (gelu(n w1' + b1) w2' + b2), n = layernorm(x [..., I]; norm_w, norm_b); norm_b, b1, b2 may be
+ * NULL: op_layernorm and op_mlp_residual as one node, likewise (ops_norm_mlp.c). */
+Var *op_norm_mlp(Tape *t, Var *x, Var *norm_w, Var *norm_b, float eps, Var *w1, Var *b1, Var *w2,
+                 Var *b2);
 /* Soft norm over the middle of g [outer, reduce, inner]; the output has the shape of g. */
 Var *op_softnorm(Tape *t, Var *g, int64_t outer, int64_t reduce, int64_t inner);
 /* x / (|x| + offset), the norm over the middle of x [outer, reduce, inner]; x F32 or BF16. Unit

@@ -25,6 +25,10 @@ Var *op_unary(Tape *t, const char *op, Var *x, UnaryKind f, UnaryKind derivative
 /* Output of x's shape and the given dtype. */
 Var *op_output_like(Tape *t, DType dtype, const Var *x);
 
+/* The bias of a layer without one: zeros, so that kernels know one form only. *taken: of the step,
+ * to be given back. */
+Status op_zero_bias(Tape *t, int64_t width, Tensor *out, bool *taken);
+
 /* The kernel behind op_side_by_side: y [1,H,e,2h] act = [a|b] of F32 [H,e,h]; and same [H,h,e] = c
  * (may be none). */
 Status op_lay_side_by_side(Tape *t, Tensor y, Tensor a, Tensor b, Tensor same, Tensor c);

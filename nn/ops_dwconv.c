@@ -61,8 +61,9 @@ static Status cpe_norm_backward(Tape *t, Node *n) {
         Grad dsum = op_rows_grad(tape_grad(t, sum)), dw = tape_grad(t, gain),
              db = tape_grad(t, shift);
         TRY(tape_status(t));
-        TRY(d->k->layernorm_backward(d, dsum, dw, db, op_rows(n->out->grad), op_rows(sum->value),
-                                     gain->value, n->saved[0], tensor_none(), tensor_none()));
+        TRY(d->k->layernorm_backward(d, dsum, dw, db, tensor_none(), op_rows(n->out->grad),
+                                     op_rows(sum->value), gain->value, tensor_none(), n->saved[0],
+                                     tensor_none(), tensor_none()));
     }
     return cpe_gradients(t, n, sum->grad);
 }

@@ -271,7 +271,7 @@ static Var *mlp(Tape *t, const char *op, Status (*backward)(Tape *, Node *), Var
         n->saved[0] = pre;
         n->scale = in[6];
     }
-    if (n && !tape_frugal(t))
+    if (n && tape_thrift(t) < TAPE_FRUGAL)
         n->saved[1] = hidden;
     else if (s == STATUS_OK)
         tape_give(t, hidden);

@@ -11,13 +11,12 @@ static Status layernorm_backward(Tape *t, Node *n) {
     Grad dw = tape_grad(t, w), db = tape_grad(t, b);
     TRY(tape_status(t));
     if (!tensor_is_none(scaled)) scaled = op_rows(scaled);
-    return d->k->layernorm_backward(d, dx, dw, db, op_rows(n->out->grad), op_rows(x->value),
-                                    w->value, n->saved[0], scaled, scale);
+    return d->k->layernorm_backward(d, dx, dw, db, tensor_none(), op_rows(n->out->grad),
+                                    op_rows(x->value), w->value, tensor_none(), n->saved[0], scaled,
+                                    scale);
 }
 
-/* The bias of a layer without one: zeros, so that kernels know one form only. *taken: of the step.
- */
-static Status zero_bias(Tape *t, int64_t width, Tensor *out, bool *taken) {
+Status op_zero_bias(Tape *t, int64_t width, Tensor *out, bool *taken) {
     TRY(tape_zeros(t, width, out));
     *taken = tensor_is_none(*out);
     if (!*taken) return STATUS_OK;
@@ -38,7 +37,7 @@ Var *op_layernorm(Tape *t, Var *x, Var *w, Var *b, float eps) {
     Tensor stats = tensor_none(), bias = op_value(b);
     int64_t shape[] = {tensor_rows(x->value), 2};
     bool taken = false;
-    Status s = b ? STATUS_OK : zero_bias(t, width, &bias, &taken);
+    Status s = b ? STATUS_OK : op_zero_bias(t, width, &bias, &taken);
     if (s == STATUS_OK && tape_will_record(t, 3, in)) s = tape_take(t, DTYPE_F32, 2, shape, &stats);
     if (s == STATUS_OK)
         s = op_kernels(t)->layernorm(tape_device(t), op_rows(y->value), stats, op_rows(x->value),
@@ -51,27 +50,24 @@ Var *op_layernorm(Tape *t, Var *x, Var *w, Var *b, float eps) {
 
 /* ---- layer norm and the linear layer behind it ------------------------------------------- */
 
-/* in: x, norm_w, norm_b, w, b; saved: stats, u (none on a frugal tape); f: eps */
+/* in: x, norm_w, norm_b, w, b; saved: stats, u (of a lavish tape) */
 static Status norm_linear_backward(Tape *t, Node *n) {
     Device *d = tape_device(t);
     Var *const *in = n->in;
     const Tensor x = op_rows(in[0]->value), dy = op_rows(n->out->grad);
-    Tensor u = n->saved[1], bias = op_value(in[2]);
-    const bool again = tensor_is_none(u);
+    Tensor u = n->saved[1];
     const Grad dw = tape_grad(t, in[3]), db = tape_grad(t, in[4]);
-    bool taken = false;
-    if (again) TRY(tape_take(t, x.dtype, 2, x.shape, &u));
-    if (!tensor_is_none(dw.t) || !tensor_is_none(db.t)) {
-        if (again && !in[2]) TRY(zero_bias(t, x.shape[1], &bias, &taken));
-        if (again) TRY(d->k->layernorm(d, u, tensor_none(), x, in[1]->value, bias, n->u.f[0]));
-        if (taken) tape_give(t, bias);
-        TRY(d->k->linear_dw(d, dw, db, dy, u));
-    }
+    const bool kept = !tensor_is_none(u), weights = !tensor_is_none(dw.t) || !tensor_is_none(db.t);
+    if (!kept) TRY(tape_take(t, x.dtype, 2, x.shape, &u));
+    if (kept && weights) TRY(d->k->linear_dw(d, dw, db, dy, u));
     TRY(d->k->linear_dx(d, grad_set(u), grad_none(), dy, in[3]->value, tensor_none(), ACT_NONE));
     const Grad dx = op_rows_grad(tape_grad(t, in[0]));
-    TRY(d->k->layernorm_backward(d, dx, tape_grad(t, in[1]), tape_grad(t, in[2]), u, x,
-                                 in[1]->value, n->saved[0], tensor_none(), tensor_none()));
-    if (again) tape_give(t, u);
+    /* which leaves u once more; also where nobody asks, so that bits do not hang on that */
+    TRY(d->k->layernorm_backward(d, dx, tape_grad(t, in[1]), tape_grad(t, in[2]),
+                                 kept ? tensor_none() : u, u, x, in[1]->value, op_value(in[2]),
+                                 n->saved[0], tensor_none(), tensor_none()));
+    if (!kept && weights) TRY(d->k->linear_dw(d, dw, db, dy, u));
+    if (!kept) tape_give(t, u);
     return STATUS_OK;
 }
 
@@ -102,18 +98,15 @@ Var *op_norm_linear(Tape *t, Var *x, Var *norm_w, Var *norm_b, float eps, Var *w
     Tensor u, stats = tensor_none(), bias = op_value(norm_b);
     bool taken = false;
     Status s = tape_take(t, rows.dtype, 2, rows.shape, &u);
-    if (s == STATUS_OK && !norm_b) s = zero_bias(t, rows.shape[1], &bias, &taken);
+    if (s == STATUS_OK && !norm_b) s = op_zero_bias(t, rows.shape[1], &bias, &taken);
     if (s == STATUS_OK && tape_will_record(t, 5, in)) s = tape_take(t, DTYPE_F32, 2, pairs, &stats);
     if (s == STATUS_OK) s = d->k->layernorm(d, u, stats, rows, norm_w->value, bias, eps);
     if (s == STATUS_OK)
         s = d->k->linear(d, op_rows(y->value), tensor_none(), u, w->value, op_value(b), ACT_NONE);
     if (s == STATUS_OK && taken) tape_give(t, bias);
     Node *n = s == STATUS_OK ? tape_record(t, "norm_linear", norm_linear_backward, y, 5, in) : NULL;
-    if (n) {
-        n->saved[0] = stats;
-        n->u.f[0] = eps;
-    }
-    if (n && !tape_frugal(t))
+    if (n) n->saved[0] = stats;
+    if (n && tape_thrift(t) == TAPE_LAVISH)
         n->saved[1] = u;
     else if (s == STATUS_OK)
         tape_give(t, u);

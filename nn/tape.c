@@ -72,11 +72,11 @@ void tape_set_act(Tape *t, DType act) {
 DType tape_act(const Tape *t) {
     return t->act;
 }
-void tape_set_frugal(Tape *t, bool frugal) {
-    t->frugal = frugal;
+void tape_set_thrift(Tape *t, TapeThrift thrift) {
+    t->thrift = thrift;
 }
-bool tape_frugal(const Tape *t) {
-    return t->frugal;
+TapeThrift tape_thrift(const Tape *t) {
+    return t->thrift;
 }
 int64_t tape_nodes(const Tape *t) {
     return t->nodes;

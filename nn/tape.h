@@ -78,10 +78,12 @@ DType tape_act(const Tape *t);
 bool tape_pause(Tape *t);
 void tape_resume(Tape *t, bool recording);
 
-/* Frugal: ops keep no value that one elementwise pass over what they keep anyway gives again. Set
- * before a pass; off at first. */
-void tape_set_frugal(Tape *t, bool frugal);
-bool tape_frugal(const Tape *t);
+/* What ops keep for their backward of values that a pass over what they keep anyway gives again:
+ * all of them; all but normed rows, which the norm's backward leaves on its way; or none. Set
+ * before an op; all at first. */
+typedef enum TapeThrift { TAPE_LAVISH, TAPE_NORMS_AGAIN, TAPE_FRUGAL } TapeThrift;
+void tape_set_thrift(Tape *t, TapeThrift thrift);
+TapeThrift tape_thrift(const Tape *t);
 
 /* STATUS_OK, or the first failure of the pass with its message set again for the calling thread. */
 Status tape_status(const Tape *t);

@@ -21,7 +21,7 @@ struct Tape {
     Device *device;
     DType act;
     bool recording;
-    bool frugal;
+    TapeThrift thrift;
     bool spent; /* a backward went over this pass: its values are gone */
     Status status;
     char message[MESSAGE];

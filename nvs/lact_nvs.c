@@ -9,9 +9,9 @@
 #define LAYER_EPS 1e-5f
 /* PyTorch's "None": the F32 epsilon (lact_nvs.md 3.2). */
 #define HEAD_EPS 1.1920929e-7f
-/* Blocks at the end whose hidden values are kept even so: their backward comes first, when there is
- * room yet (2 % of a step's memory, docs/performance.md). */
-#define LAVISH 2
+/* Blocks at the end whose hidden values are kept even so: they are all that fits into the memory
+ * that the recipe is given (docs/performance.md). */
+#define HIDDEN_KEPT 6
 
 /* ---- parameters --------------------------------------------------------------------------- */
 
@@ -128,9 +128,7 @@ static Var *attend(const LactNvs *m, const LactNvsBlock *b, Tape *t, Var *x) {
 
 /* x + MLP(LN(x)); x ends here. */
 static Var *feed_forward(const LactNvsBlock *b, Tape *t, Var *x) {
-    Var *u = op_layernorm(t, x, b->norm_w[2], NULL, LAYER_EPS);
-    Var *y = op_mlp_residual(t, u, b->fc_w, NULL, b->fc_proj_w, NULL, x, tensor_none());
-    tape_drop(t, u);
+    Var *y = op_norm_mlp(t, x, b->norm_w[2], NULL, LAYER_EPS, b->fc_w, NULL, b->fc_proj_w, NULL);
     tape_drop(t, x);
     return y;
 }
@@ -250,6 +248,12 @@ static Status store_fast(LactState *state, Tape *t, int64_t layer, LactFast fast
     return STATUS_OK;
 }
 
+static TapeThrift thrift_of(const LactNvs *m, int64_t block, bool recompute) {
+    if (!m->config.frugal) return TAPE_LAVISH;
+    const bool early = block < m->config.layers - HIDDEN_KEPT;
+    return recompute || early ? TAPE_FRUGAL : TAPE_NORMS_AGAIN;
+}
+
 Var *lact_nvs_forward(LactNvs *m, Tape *t, Var *tokens, int64_t inputs, LactState *state) {
     Status s = tape_status(t);
     if (s == STATUS_OK && inputs < 1) s = status_set(STATUS_DATA, "LaCT-NVS: no input view");
@@ -264,7 +268,7 @@ Var *lact_nvs_forward(LactNvs *m, Tape *t, Var *tokens, int64_t inputs, LactStat
     for (int64_t i = 0; i < m->config.layers; i++) {
         LactFast fast;
         m->passes[i] = (LactNvsPass){m, i, inputs * lact_nvs_view_tokens(m)};
-        tape_set_frugal(t, m->config.frugal && (recompute || i < m->config.layers - LAVISH));
+        tape_set_thrift(t, thrift_of(m, i, recompute));
         x = recompute ? tape_recompute(t, x, block_pass, &m->passes[i])
                       : run_block(&m->passes[i], t, x, state ? &fast : NULL);
         if (state && (s = store_fast(state, t, i, fast)) != STATUS_OK) return tape_fail(t, s);

@@ -83,14 +83,20 @@ static Status run_layernorm(OpRun *r) {
 }
 static Status run_layernorm_backward(OpRun *r) {
     return r->k->layernorm_backward(r->device, grad_set(r->t[0]), grad_set(r->t[1]),
-                                    grad_set(r->t[2]), r->t[3], r->t[4], r->t[5], r->t[6],
-                                    tensor_none(), tensor_none());
+                                    grad_set(r->t[2]), tensor_none(), r->t[3], r->t[4], r->t[5],
+                                    tensor_none(), r->t[6], tensor_none(), tensor_none());
 }
 static Status run_layernorm_backward_add(OpRun *r) { /* onto the residual's gradient, drop path */
     r->bytes = 5.0 * (double)tensor_bytes(r->t[0]);
     return r->k->layernorm_backward(r->device, grad_add(r->t[0]), grad_set(r->t[1]),
-                                    grad_set(r->t[2]), r->t[3], r->t[4], r->t[5], r->t[6], r->t[7],
-                                    r->t[8]);
+                                    grad_set(r->t[2]), tensor_none(), r->t[3], r->t[4], r->t[5],
+                                    tensor_none(), r->t[6], r->t[7], r->t[8]);
+}
+static Status run_layernorm_backward_again(OpRun *r) { /* and the normed rows once more */
+    r->bytes = 5.0 * (double)tensor_bytes(r->t[0]);
+    return r->k->layernorm_backward(r->device, grad_add(r->t[0]), grad_set(r->t[1]),
+                                    grad_set(r->t[2]), r->t[3], r->t[3], r->t[4], r->t[5], r->t[5],
+                                    r->t[6], tensor_none(), tensor_none());
 }
 static Status run_softnorm(OpRun *r) {
     return r->k->softnorm(r->device, r->t[0], r->t[1], r->t[2], tensor_none(), 1.0f);
@@ -243,6 +249,8 @@ const OpCase op_cases_plain[] = {
     {"layernorm_backward", "tokens", "a:RC f:C f:C a:RC a:RC f:C f:R2", run_layernorm_backward},
     {"layernorm_backward", "tokens, added, scaled", "a:RC f:C f:C a:RC a:RC f:C f:R2 a:RC f:B",
      run_layernorm_backward_add},
+    {"layernorm_backward", "tokens, added, normed again", "a:RC f:C f:C a:RC a:RC f:C f:R2",
+     run_layernorm_backward_again},
     {"softnorm", "inner gradients", "f:GDD f:GD f:GDD", run_softnorm},
     {"softnorm_backward", "inner gradients", "f:GDD f:GDD f:GDD f:GD", run_softnorm_backward},
     {"softnorm", "unit vectors", "a:RC f:R a:RC1", run_softnorm},

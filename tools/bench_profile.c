@@ -55,9 +55,9 @@ static Status leave(Device *d, int slot, double start, Status s) {
     X(layernorm, (Device * d, Tensor y, Tensor s, Tensor x, Tensor w, Tensor b, float eps),        \
       (d, y, s, x, w, b, eps))                                                                     \
     X(layernorm_backward,                                                                          \
-      (Device * d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x, Tensor w, Tensor s,             \
-       Tensor scaled, Tensor scale),                                                               \
-      (d, dx, dw, db, dy, x, w, s, scaled, scale))                                                 \
+      (Device * d, Grad dx, Grad dw, Grad db, Tensor y, Tensor dy, Tensor x, Tensor w, Tensor b,   \
+       Tensor s, Tensor scaled, Tensor scale),                                                     \
+      (d, dx, dw, db, y, dy, x, w, b, s, scaled, scale))                                           \
     X(softnorm, (Device * d, Tensor y, Tensor norms, Tensor g, Tensor gain, float offset),         \
       (d, y, norms, g, gain, offset))                                                              \
     X(softnorm_backward,                                                                           \

@@ -162,11 +162,33 @@ static Status layernorm_backward(Device *d, Grad dx, Grad dw, Grad db, Tensor dy
     return STATUS_OK;
 }
 
-Status layernorm_backward_cpu(Device *d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x, Tensor w,
-                              Tensor stats, Tensor scaled, Tensor scale) {
-    if (!act_dtype(x.dtype) || dy.dtype != x.dtype || (dx.t.data && !act_dtype(dx.t.dtype)))
+/* y = (x-mean)*rstd*w + b from the statistics. */
+static void layernorm_again(Tensor y, Tensor x, const float *w, const float *b,
+                            const float *stats) {
+    const int64_t width = tensor_last(x), rows = tensor_rows(x);
+    const Grad to = grad_set(y);
+#pragma omp parallel for schedule(static) if (rows * width >= PARALLEL_MIN)
+    for (int64_t r = 0; r < rows; r++) {
+        const float mean = stats[2 * r], rstd = stats[2 * r + 1];
+        float x_buffer[CHUNK], out_buffer[CHUNK];
+        for (int64_t c = 0; c < width; c += CHUNK) {
+            const int64_t n = min_i64(CHUNK, width - c);
+            const float *in = values_read(&x, r * width + c, n, x_buffer);
+            float *out = values_target(&to, r * width + c, out_buffer);
+            for (int64_t i = 0; i < n; i++)
+                out[i] = (in[i] - mean) * rstd * w[c + i] + (b ? b[c + i] : 0.0f);
+            values_write(&to, r * width + c, n, out);
+        }
+    }
+}
+
+Status layernorm_backward_cpu(Device *d, Grad dx, Grad dw, Grad db, Tensor y, Tensor dy, Tensor x,
+                              Tensor w, Tensor b, Tensor stats, Tensor scaled, Tensor scale) {
+    if (!act_dtype(x.dtype) || dy.dtype != x.dtype || (dx.t.data && !act_dtype(dx.t.dtype)) ||
+        (y.data && y.dtype != x.dtype))
         return refuse_dtype("layernorm_backward", dy.dtype);
     TRY(scratch_done(d, layernorm_backward(d, dx, dw, db, dy, x, w, stats)));
+    if (y.data) layernorm_again(y, x, w.data, b.data, stats.data);
     if (!scaled.data || !dx.t.data) return STATUS_OK;
     const int64_t batch = tensor_count(scale), each = tensor_count(x) / batch;
     return scale_rows_cpu(d, grad_set(tensor_view2(scaled, batch, each)),

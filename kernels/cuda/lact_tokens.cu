@@ -4,6 +4,8 @@
  * the norm and its use; of a longer or unaligned one they are read again.
  */
 #include "kernels/cuda/chain.cuh"
+#include "kernels/cuda/norm.cuh"
+#include "kernels/cuda/stream.cuh"
 
 #define WARPS      8
 #define THREADS    (32 * WARPS)
@@ -16,8 +18,9 @@ static dim3 row_block() {
 static unsigned row_grid(int64_t rows) {
     return (unsigned)ceil_div(rows, WARPS);
 }
+/* From the last row on, as in lact.cu. */
 static __device__ __forceinline__ int64_t row_of_warp() {
-    return (int64_t)blockIdx.x * WARPS + threadIdx.y;
+    return ((int64_t)gridDim.x - 1 - blockIdx.x) * WARPS + threadIdx.y;
 }
 
 /* ---- heads of a packed projection ----------------------------------------------------------- */
@@ -61,7 +64,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int k = 0; k < PACKS; k++) {
         const int c = (k * 32 + threadIdx.x) * V;
-        if (c < s.width) pack_load<T, V>(v[k], in + c);
+        if (c < s.width) pack_load_once<T, V>(v[k], in + c);
     }
 #pragma unroll
     for (int k = 0; k < PACKS; k++) {
@@ -115,31 +118,32 @@ static __device__ __forceinline__ UnitSlope unit_slope(float squares, float dot,
     return u;
 }
 
+/* Operands stay packed and sigmas in registers, so that no exponential is taken twice. */
 template <typename T, int V, int PACKS>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, PACKS > 3 ? 1 : 3)
     silu_heads_backward_kernel(T *dpacked, bool add, T *y, const T *dy, const T *packed, Heads s,
                                float offset) {
     const int64_t row = row_of_warp();
     if (row >= s.rows) return;
     const int64_t from = head_begin(s, row);
-    float x[PACKS][V], g[PACKS][V], squares = 0, dot = 0;
+    uint4 x[PACKS], g[PACKS];
+    float e[PACKS][V], squares = 0, dot = 0;
 #pragma unroll
     for (int k = 0; k < PACKS; k++) {
         const int c = (k * 32 + threadIdx.x) * V;
+        x[k] = g[k] = make_uint4(0, 0, 0, 0);
         if (c >= s.width) continue;
-        pack_load<T, V>(x[k], packed + from + c);
-        pack_load<T, V>(g[k], dy + row * s.width + c);
+        x[k] = load_once(packed + from + c);
+        g[k] = load_once(dy + row * s.width + c);
     }
-    if (offset > 0) {
 #pragma unroll
-        for (int k = 0; k < PACKS; k++) {
-            if ((k * 32 + (int)threadIdx.x) * V >= s.width) continue;
+    for (int k = 0; k < PACKS; k++) {
 #pragma unroll
-            for (int i = 0; i < V; i++) {
-                const float v = silu(x[k][i]);
-                squares += v * v;
-                dot += v * g[k][i];
-            }
+        for (int i = 0; i < V; i++) {
+            e[k][i] = logistic(raw_value<T>(x[k], i));
+            const float v = raw_value<T>(x[k], i) * e[k][i];
+            squares = fmaf(v, v, squares);
+            dot = fmaf(v, raw_value<T>(g[k], i), dot);
         }
     }
     const UnitSlope u = unit_slope(squares, dot, offset);
@@ -147,15 +151,16 @@ __global__ void __launch_bounds__(THREADS)
     for (int k = 0; k < PACKS; k++) {
         const int c = (k * 32 + threadIdx.x) * V;
         if (c >= s.width) continue;
+        float dx[V], unit[V];
 #pragma unroll
         for (int i = 0; i < V; i++) {
-            const float e = logistic(x[k][i]), slope = e * fmaf(x[k][i], 1.0f - e, 1.0f);
-            const float v = x[k][i] * e;
-            g[k][i] = (u.rate * g[k][i] - u.pull * v) * slope;
-            x[k][i] = v * u.rate;
+            const float in = raw_value<T>(x[k], i), v = in * e[k][i];
+            const float slope = e[k][i] * fmaf(in, 1.0f - e[k][i], 1.0f);
+            dx[i] = (u.rate * raw_value<T>(g[k], i) - u.pull * v) * slope;
+            unit[i] = v * u.rate;
         }
-        pack_put<T, V>(dpacked + from + c, g[k], add);
-        if (y) pack_store<T, V>(y + row * s.width + c, x[k]);
+        pack_put<T, V>(dpacked + from + c, dx, add);
+        if (y) pack_store<T, V>(y + row * s.width + c, unit);
     }
 }
 

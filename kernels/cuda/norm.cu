@@ -4,6 +4,7 @@
  */
 #include "kernels/cuda/chain.cuh"
 #include "kernels/cuda/norm.cuh"
+#include "kernels/cuda/stream.cuh"
 
 #define WARPS 8
 
@@ -13,7 +14,8 @@ template <typename T, int PACKS>
 __global__ void __launch_bounds__(32 * WARPS)
     layernorm_kernel(T *y, float *stats, const T *x, NormArgs g, int64_t rows) {
     const int V = 16 / sizeof(T), lane = threadIdx.x;
-    const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
+    /* from the last row on, which the product in front wrote last: it is in cache yet */
+    const int64_t row = ((int64_t)gridDim.x - 1 - blockIdx.x) * WARPS + threadIdx.y;
     chain_wait();
     if (row >= rows) return;
     uint4 raw[PACKS];
@@ -21,7 +23,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     for (int p = 0; p < PACKS; p++) {
         const int c = (p * 32 + lane) * V;
         raw[p] = make_uint4(0, 0, 0, 0);
-        if (c < g.width) raw[p] = *reinterpret_cast<const uint4 *>(x + row * g.width + c);
+        if (c < g.width) raw[p] = load_once(x + row * g.width + c);
     }
     row_norm<T, PACKS>(y + row * g.width, stats ? stats + 2 * row : NULL, raw, g, lane);
 }
@@ -107,6 +109,8 @@ typedef struct NormBack {
     void *scaled; /* scale[row / per_scale] dx, or NULL */
     const float *scale;
     uint32_t magic; /* ceil(2^32 / per_scale) */
+    void *y;        /* the norm's result once more, or NULL */
+    const float *b; /* or NULL */
 } NormBack;
 
 /* Straight from memory: the next row is under way while this one is worked on. */
@@ -115,8 +119,8 @@ static __device__ __forceinline__ void row_fetch(RowPart &r, const NormBack &g, 
                                                  int c) {
     const int64_t at = row * g.width + c;
     if (c < g.width) {
-        r.dy = *reinterpret_cast<const uint4 *>((const T *)g.dy + at);
-        r.x = *reinterpret_cast<const uint4 *>((const T *)g.x + at);
+        r.dy = load_once((const T *)g.dy + at);
+        r.x = load_once((const T *)g.x + at);
         if (g.dx.add) r.old = *reinterpret_cast<const uint4 *>((const T *)g.dx.t.data + at);
     }
     r.stats = *reinterpret_cast<const float2 *>(g.stats + 2 * row);
@@ -144,8 +148,33 @@ static __device__ __forceinline__ void row_sums(float &a, float &b, float2 *shar
     }
 }
 
-/* Block: threads x = columns (V each) of a row, y = rows. */
+/* The norm's result once more, from the normalised x. */
 template <typename T, int V>
+static __device__ __forceinline__ void row_again(const NormBack &g, int64_t row, int c,
+                                                 const float (&n)[V], const float (&w)[V]) {
+    float y[V], b[V] = {};
+    if (g.b) floats_load<V>(b, g.b + c);
+#pragma unroll
+    for (int i = 0; i < V; i++) y[i] = fmaf(n[i], w[i], b[i]);
+    pack_store<T, V>((T *)g.y + row * g.width + c, y);
+}
+
+/* scale dx of a row, of dx as it was rounded. */
+template <typename T, int V>
+static __device__ __forceinline__ void row_scaled(const NormBack &g, int64_t row, int c,
+                                                  float (&dx)[V]) {
+    const float scale = g.scale[g.magic ? __umulhi((uint32_t)row, g.magic) : (uint32_t)row];
+#pragma unroll
+    for (int i = 0; i < V; i++) {
+        T rounded;
+        from_float(&rounded, dx[i]);
+        dx[i] = scale * to_float(rounded);
+    }
+    pack_store<T, V>((T *)g.scaled + row * g.width + c, dx);
+}
+
+/* Block: threads x = columns (V each) of a row, y = rows. AGAIN: y is written, `scaled` is not. */
+template <typename T, int V, bool AGAIN>
 __global__ void __launch_bounds__(384, 2) layernorm_backward_kernel(NormBack g) {
     extern __shared__ float sums[]; /* [2][width] */
     __shared__ float2 shared[16 * 12];
@@ -154,12 +183,13 @@ __global__ void __launch_bounds__(384, 2) layernorm_backward_kernel(NormBack g) 
     const float inverse = 1.0f / width;
     float dw[V] = {}, db[V] = {}, wv[V] = {};
     if (c < width) floats_load<V>(wv, g.w + c);
-    int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    /* from the last row on, as above */
+    int64_t row = g.rows - 1 - ((int64_t)blockIdx.x * blockDim.y + threadIdx.y);
     RowPart now = {}, next = {};
-    if (row < g.rows) row_fetch<T>(next, g, row, c);
-    for (int turn = 0; row < g.rows; row += step, turn ^= 1) {
+    if (row >= 0) row_fetch<T>(next, g, row, c);
+    for (int turn = 0; row >= 0; row -= step, turn ^= 1) {
         now = next;
-        if (row + step < g.rows) row_fetch<T>(next, g, row + step, c);
+        if (row >= step) row_fetch<T>(next, g, row - step, c);
         const float mean = now.stats.x, rstd = now.stats.y;
         float u[V], n[V], sum_u = 0, sum_un = 0; /* u = dy w, n = the normalised x */
 #pragma unroll
@@ -172,6 +202,7 @@ __global__ void __launch_bounds__(384, 2) layernorm_backward_kernel(NormBack g) 
             sum_u += u[i];
             sum_un += u[i] * n[i];
         }
+        if (AGAIN && c < width) row_again<T, V>(g, row, c, n, wv);
         if (!g.dx.t.data) continue;
         row_sums(sum_u, sum_un, shared, turn);
         if (c >= width) continue;
@@ -182,20 +213,12 @@ __global__ void __launch_bounds__(384, 2) layernorm_backward_kernel(NormBack g) 
             u[i] = rstd * (u[i] - sum_u - n[i] * sum_un) +
                    (g.dx.add ? raw_value<T>(now.old, i) : 0.0f);
         pack_store<T, V>((T *)g.dx.t.data + row * width + c, u);
-        if (!g.scaled) continue;
-        const float scale = g.scale[g.magic ? __umulhi((uint32_t)row, g.magic) : (uint32_t)row];
-#pragma unroll
-        for (int i = 0; i < V; i++) {
-            T rounded;
-            from_float(&rounded, u[i]);
-            u[i] = scale * to_float(rounded);
-        }
-        pack_store<T, V>((T *)g.scaled + row * width + c, u);
+        if (!AGAIN && g.scaled) row_scaled<T, V>(g, row, c, u);
     }
     float *partial = g.partial;
     if (!partial) return;
     /* As often as the rows of threads that had one more (tests/gpu/named_barriers.cu). */
-    if (g.dx.t.data && blockDim.x > 32 && row - threadIdx.y < g.rows) row_meet();
+    if (g.dx.t.data && blockDim.x > 32 && row + threadIdx.y >= 0) row_meet();
     for (int y = 0; y < (int)blockDim.y; y++) {
 #pragma unroll
         for (int i = 0; i < V; i++) {
@@ -233,6 +256,18 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
+template <typename T>
+__global__ void __launch_bounds__(32 * WARPS)
+    layernorm_again_kernel(T *y, const T *x, const float *w, const float *b, const float *stats,
+                           int64_t rows, int64_t width) {
+    const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
+    if (row >= rows) return;
+    const float mean = stats[2 * row], rstd = stats[2 * row + 1];
+    for (int64_t c = threadIdx.x; c < width; c += 32)
+        from_float(y + row * width + c,
+                   fmaf((to_float(x[row * width + c]) - mean) * rstd, w[c], b ? b[c] : 0.0f));
+}
+
 /* partial[blockIdx.y][2][width] over the rows blockIdx.y, blockIdx.y + gridDim.y, ... */
 template <typename T>
 __global__ void __launch_bounds__(32 * WARPS)
@@ -266,8 +301,14 @@ template <typename T> static dim3 backward_block(int64_t width) {
 
 template <typename T>
 static void layernorm_backward_fast(Device *d, unsigned grid, const NormBack &g) {
-    layernorm_backward_kernel<T, 16 / sizeof(T)>
-        <<<grid, backward_block<T>(g.width), 2 * sizeof(float) * g.width, stream_of(d)>>>(g);
+    const dim3 block = backward_block<T>(g.width);
+    const size_t shared = 2 * sizeof(float) * g.width;
+    if (g.y)
+        layernorm_backward_kernel<T, 16 / sizeof(T), true>
+            <<<grid, block, shared, stream_of(d)>>>(g);
+    else
+        layernorm_backward_kernel<T, 16 / sizeof(T), false>
+            <<<grid, block, shared, stream_of(d)>>>(g);
 }
 
 /* Whether rows go through the kernel above. */
@@ -283,8 +324,8 @@ static unsigned backward_grid(Device *d, int64_t rows) {
 }
 
 template <typename T>
-static void layernorm_backward_any(Device *d, unsigned parts, Grad dx, float *partial, Tensor dy,
-                                   Tensor x, Tensor w, Tensor stats) {
+static void layernorm_backward_any(Device *d, unsigned parts, Grad dx, float *partial, Tensor y,
+                                   Tensor dy, Tensor x, Tensor w, Tensor b, Tensor stats) {
     const int64_t rows = tensor_rows(x), width = tensor_last(x);
     const dim3 block(32, WARPS);
     if (dx.t.data)
@@ -296,6 +337,10 @@ static void layernorm_backward_any(Device *d, unsigned parts, Grad dx, float *pa
             <<<dim3((unsigned)ceil_div(width, 32), parts), block, 0, stream_of(d)>>>(
                 partial, (const T *)dy.data, (const T *)x.data, (const float *)stats.data, rows,
                 width);
+    if (y.data) /* last: it may be dy */
+        layernorm_again_kernel<T><<<(unsigned)ceil_div(rows, WARPS), block, 0, stream_of(d)>>>(
+            (T *)y.data, (const T *)x.data, (const float *)w.data, (const float *)b.data,
+            (const float *)stats.data, rows, width);
 }
 
 /* Rows of one scale by multiplication: exact while rows * each is below 2^32; 0 stands for 1. */
@@ -310,26 +355,30 @@ static Status scale_copy(Device *d, Tensor scaled, Tensor dx, Tensor scale) {
                            tensor_view2(dx, batch, each), scale);
 }
 
-extern "C" Status layernorm_backward_cuda(Device *d, Grad dx, Grad dw, Grad db, Tensor dy, Tensor x,
-                                          Tensor w, Tensor stats, Tensor scaled, Tensor scale) {
+extern "C" Status layernorm_backward_cuda(Device *d, Grad dx, Grad dw, Grad db, Tensor y, Tensor dy,
+                                          Tensor x, Tensor w, Tensor b, Tensor stats, Tensor scaled,
+                                          Tensor scale) {
     const int64_t rows = tensor_rows(x), width = tensor_last(x);
     const bool sums = dw.t.data || db.t.data, copy = scaled.data && dx.t.data;
-    if (tensor_count(x) == 0 || (!sums && !dx.t.data)) return STATUS_OK;
-    if (dy.dtype != x.dtype) return refuse_dtype("layernorm_backward", dy.dtype);
-    const bool fast = backward_fits(x, dy, w, dx.t) && is_aligned(stats.data, 8);
+    if (tensor_count(x) == 0 || (!sums && !dx.t.data && !y.data)) return STATUS_OK;
+    if (dy.dtype != x.dtype || (y.data && y.dtype != x.dtype))
+        return refuse_dtype("layernorm_backward", dy.dtype);
+    const bool fast = backward_fits(x, dy, w, dx.t) && is_aligned(stats.data, 8) &&
+                      is_aligned(y.data, 16) && is_aligned(b.data, 16);
     const unsigned grid = backward_grid(d, rows);
     NormBack g = {
         dx,   NULL,      dy.data, x.data, (const float *)w.data, (const float *)stats.data,
         rows, (int)width};
-    const bool at_once = copy && fast && is_aligned(scaled.data, 16) &&
+    const bool at_once = copy && fast && !y.data && is_aligned(scaled.data, 16) &&
                          magic_of(rows, rows / tensor_count(scale), &g.magic);
+    g.y = y.data, g.b = (const float *)b.data;
     if (at_once) {
         g.scaled = scaled.data;
         g.scale = (const float *)scale.data;
     }
     if (sums) TRY(scratch_take(d, sizeof(float) * 2 * width * grid, (void **)&g.partial));
     WITH_ACT("layernorm_backward", x.dtype, T, if (fast) layernorm_backward_fast<T>(d, grid, g);
-             else layernorm_backward_any<T>(d, grid, dx, g.partial, dy, x, w, stats));
+             else layernorm_backward_any<T>(d, grid, dx, g.partial, y, dy, x, w, b, stats));
     Status status = launched("layernorm_backward");
     if (status == STATUS_OK && sums)
         status = reduce_partials_two(d, dw, db, g.partial, g.partial + width, grid, 2 * width);

@@ -47,10 +47,12 @@ static double stats_value(int64_t i, void *user) {
     return i % 2 ? rstd : mean;
 }
 
-/* p: rows, width, samples with a scale (0: no scaled copy). */
+/* p: rows, width, samples with a scale (0: no scaled copy); p[3]: 1 the norm's result once more, 2
+ * in the place of dy, 3 so without b. */
 static void layernorm_backward_body(Run *r) {
     const int64_t rows = r->p[0], width = r->p[1];
-    Tensor dy = input(r, "dy", r->act, SHAPE(rows, width), 1.0);
+    Tensor dy = r->p[3] > 1 ? in_place(r, "dy", r->act, SHAPE(rows, width), 1.0)
+                            : input(r, "dy", r->act, SHAPE(rows, width), 1.0);
     Tensor x = input(r, "x", r->act, SHAPE(rows, width), 2.0);
     Tensor w = input(r, "w", DTYPE_F32, SHAPE(width), 1.0);
     Stats s = {r, x, width};
@@ -61,12 +63,16 @@ static void layernorm_backward_body(Run *r) {
     Tensor scaled = tensor_none(), scale = tensor_none();
     if (r->p[2]) scale = input(r, "scale", DTYPE_F32, SHAPE(r->p[2]), 1.0);
     if (r->p[2] && dx.t.data) scaled = output(r, "scaled", r->act, SHAPE(rows, width));
-    CALL(r, layernorm_backward, dx, dw, db, dy, x, w, stats, scaled, scale);
+    Tensor y = tensor_none(), b = tensor_none();
+    if (r->p[3]) y = r->p[3] == 1 ? output(r, "y", r->act, SHAPE(rows, width)) : dy;
+    if (r->p[3] % 3) b = input(r, "b", DTYPE_F32, SHAPE(width), 1.0);
+    CALL(r, layernorm_backward, dx, dw, db, y, dy, x, w, b, stats, scaled, scale);
     if (!r->reference) return;
     /* Of a row of one value nothing is left but the rounding of u - mean(u), times rstd =
      * 1/sqrt(eps). */
     if (width == 1) r->cancelled = 1.0 / sqrt(EPS);
     double *ex = expected(r, dx.t), *ew = expected(r, dw.t), *eb = expected(r, db.t);
+    double *ey = expected(r, y);
     for (int64_t i = 0; i < rows; i++) {
         const double *v = values(r, x) + i * width, *g = values(r, dy) + i * width;
         double mean, rstd, mean_u = 0.0, mean_ux = 0.0;
@@ -77,6 +83,7 @@ static void layernorm_backward_body(Run *r) {
             mean_ux += u * xhat / (double)width;
             if (ew) ew[c] += g[c] * xhat;
             if (eb) eb[c] += g[c];
+            if (ey) ey[i * width + c] = xhat * values(r, w)[c] + (b.data ? values(r, b)[c] : 0.0);
         }
         for (int64_t c = 0; ex && c < width; c++)
             ex[i * width + c] =
@@ -190,6 +197,9 @@ const OpCase cases_norm[] = {
     {"layernorm_backward", layernorm_backward_body, {12, 191, 3}, BOTH, 0},
     {"layernorm_backward", layernorm_backward_body, {700, 192, 7}, BOTH, 0},
     {"layernorm_backward", layernorm_backward_body, {90, 768, 90}, BOTH, 0},
+    {"layernorm_backward", layernorm_backward_body, {333, 191, 0, 1}, BOTH, 0},
+    {"layernorm_backward", layernorm_backward_body, {700, 192, 7, 2}, BOTH, 0},
+    {"layernorm_backward", layernorm_backward_body, {90, 768, 0, 3}, BOTH, 0},
     {"softnorm", softnorm_body, {1, 1, 1}, F32, 0},
     {"softnorm", softnorm_body, {6, 8, 8}, F32, 0},
     {"softnorm", softnorm_body, {5, 9, 1, 1}, F32, 0},

@@ -12,10 +12,26 @@ static Var *norm_linear(Tape *t, Var *const *in) {
     return op_norm_linear(t, in[0], in[1], in[2], 1e-6f, in[3], in[4]);
 }
 static Var *norm_linear_frugal(Tape *t, Var *const *in) {
-    tape_set_frugal(t, true);
+    tape_set_thrift(t, TAPE_FRUGAL);
     Var *y = op_norm_linear(t, in[0], in[1], NULL, 1e-6f, in[2], NULL);
-    tape_set_frugal(t, false);
+    tape_set_thrift(t, TAPE_LAVISH);
     return y;
+}
+static Var *norm_mlp(Tape *t, Var *const *in) {
+    return op_norm_mlp(t, in[0], in[1], in[2], 1e-6f, in[3], in[4], in[5], NULL);
+}
+static Var *norm_mlp_frugal(Tape *t, Var *const *in) {
+    tape_set_thrift(t, TAPE_FRUGAL);
+    Var *y = op_norm_mlp(t, in[0], in[1], NULL, 1e-6f, in[2], NULL, in[3], NULL);
+    tape_set_thrift(t, TAPE_LAVISH);
+    return y;
+}
+/* The op and half of what it is made of. */
+static Var *norm_mlp_twice(Tape *t, Var *const *in) {
+    Var *own = norm_mlp(t, in);
+    Var *n = op_layernorm(t, in[0], in[1], in[2], 1e-6f);
+    Var *composed = op_mlp_residual(t, n, in[3], in[4], in[5], NULL, in[0], tensor_none());
+    return op_add(t, own, composed, 0.5f);
 }
 static Var *softnorm(Tape *t, Var *const *in) {
     return op_softnorm(t, in[0], 3, 4, 5);
@@ -196,6 +212,16 @@ static const GradientCase others[] = {
          {ACT(1, 4, 9), PLAIN(1, 9), PLAIN(1, 9), WEIGHT(0.5, 6, 9), PLAIN(1, 6)}, .step = 0.02),
     CASE("norm_linear", "frugal", norm_linear_frugal,
          {ACT(1, 2, 3, 9), PLAIN(1, 9), WEIGHT(0.5, 6, 9)}, .step = 0.02),
+    CASE(
+        "norm_mlp", "", norm_mlp,
+        {ACT(1, 4, 9), PLAIN(1, 9), PLAIN(1, 9), WEIGHT(0.5, 6, 9), PLAIN(1, 6), WEIGHT(0.5, 9, 6)},
+        .step = 0.02),
+    CASE("norm_mlp", "frugal", norm_mlp_frugal,
+         {ACT(1, 2, 3, 9), PLAIN(1, 9), WEIGHT(0.5, 6, 9), WEIGHT(0.5, 9, 6)}, .step = 0.02),
+    CASE(
+        "norm_mlp", "and its parts", norm_mlp_twice,
+        {ACT(1, 4, 9), PLAIN(1, 9), PLAIN(1, 9), WEIGHT(0.5, 6, 9), PLAIN(1, 6), WEIGHT(0.5, 9, 6)},
+        .step = 0.02),
     CASE("softnorm", "", softnorm, {PLAIN(1, 3, 4, 5)}, .step = 0.02, .bf16_tolerance = -1),
     CASE("normalise", "rows", normalise_rows, {ACT(1, 2, 3, 5)}, .step = 0.005),
     CASE("normalise", "columns", normalise_columns, {ACT(1, 3, 4, 5)}, .step = 0.02),
