@@ -281,11 +281,12 @@ __global__ void __launch_bounds__(THREADS, 1) chain_kernel(const __grid_constant
     const int role = threadIdx.x / 128, rank = cluster_rank();
     if (role == 0) {
         registers_down<56>();
-        const int warp = threadIdx.x / 32;
-        if (threadIdx.x == 0) {
-            copier_run(r, c, rank);
-        } else if (threadIdx.x % 32 == 0 && warp < 3) {
-            writer_run(r, c, rank, warp - 1);
+        const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+        if (is_elected()) {
+            if (warp == 0)
+                copier_run(r, c, rank);
+            else if (warp < 3)
+                writer_run(r, c, rank, warp - 1);
         }
     } else {
         registers_up<224>();

@@ -34,6 +34,15 @@ static __device__ __forceinline__ void done_add(const Chain &c, int phase, int m
                  : "memory");
 }
 
+/* One thread of the warp, which must be whole. Where the compiler sees that a single thread copies
+ * boxes it does not put a loop over the threads of the warp around each copy. */
+static __device__ __forceinline__ bool is_elected(void) {
+    int one;
+    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}\n"
+                 : "=r"(one));
+    return one;
+}
+
 /* ---- copies --------------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ void box_store(const CUtensorMap *map, int x, int y,
