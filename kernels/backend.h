@@ -28,6 +28,8 @@ typedef struct DeviceMemory {
     Status (*graph_end)(Device *d, DeviceGraph **out);
     Status (*graph_launch)(Device *d, DeviceGraph *g);
     void (*graph_free)(DeviceGraph *g);
+    /* The answer of device_folds_norms; NULL: never. */
+    bool (*folds_norms)(Device *d, int64_t rows, int64_t outputs, int64_t inputs);
 } DeviceMemory;
 
 Status cpu_device_open(Device **out);

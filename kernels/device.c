@@ -160,6 +160,10 @@ bool device_is_async(const Device *d) {
     return d->kind == DEVICE_CUDA;
 }
 
+bool device_folds_norms(Device *d, int64_t rows, int64_t outputs, int64_t inputs) {
+    return d->memory->folds_norms && d->memory->folds_norms(d, rows, outputs, inputs);
+}
+
 bool device_can_capture(const Device *d) {
     return d->memory->graph_begin != NULL;
 }

@@ -92,6 +92,10 @@ Status device_commit(Device *d);
 /* Whether kernels run on after their call returned: then it pays to prepare the next step. */
 bool device_is_async(const Device *d);
 
+/* Whether the slot linear_rated does BF16 products of these sizes as fast as linear does, so that a
+ * layer norm in front of one is best folded into it. */
+bool device_folds_norms(Device *d, int64_t rows, int64_t outputs, int64_t inputs);
+
 /* Graphs: what is called on the device between begin and end is recorded instead of run; launch
  * runs it, with the same addresses. In between only kernels may be called (no push, pull, sync,
  * growing arena). end must follow begin even when a kernel failed. STATUS_DEVICE where nothing was

@@ -38,6 +38,11 @@ DRY(linear, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor bias, Activation ac
 DRY(linear_residual, Tensor y, Tensor x, Tensor w, Tensor bias, Tensor residual, Tensor scale)
 DRY(linear_dx, Grad dx, Grad sums, Tensor dy, Tensor w, Tensor pre, Activation act)
 DRY(linear_dw, Grad dw, Grad dbias, Tensor dy, Tensor x)
+DRY(norm_fold, Tensor folded, Tensor offset, Tensor w, Tensor bias, Tensor gain, Tensor shift)
+DRY(linear_rated, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor bias, Activation act)
+DRY(linear_residual_stats, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor bias, Tensor residual,
+    float eps)
+DRY(norm_mean_tokens, Tensor y, Tensor x, Tensor stats, Tensor gain, Tensor shift)
 DRY(layernorm, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b, float eps)
 DRY(layernorm_backward, Grad dx, Grad dw, Grad db, Tensor y, Tensor dy, Tensor x, Tensor w,
     Tensor b, Tensor stats, Tensor scaled, Tensor scale)

@@ -20,6 +20,10 @@
     X(linear_residual)                                                                             \
     X(linear_dx)                                                                                   \
     X(linear_dw)                                                                                   \
+    X(norm_fold)                                                                                   \
+    X(linear_rated)                                                                                \
+    X(linear_residual_stats)                                                                       \
+    X(norm_mean_tokens)                                                                            \
     X(layernorm)                                                                                   \
     X(layernorm_backward)                                                                          \
     X(softnorm)                                                                                    \

@@ -87,6 +87,33 @@ Var *op_weight_norm(Tape *t, Var *x, Var *like, float offset);
 Var *op_rmsnorm(Tape *t, Var *x, Var *w, float eps);
 Var *op_softmax(Tape *t, Var *x, float scale); /* softmax(scale x) over the last dimension */
 
+/* ---- layer norms within products (ops_fold.c): passes without gradients ------------------ */
+/* A linear layer with the layer norm in front of it folded into its weights. */
+typedef struct NormFold {
+    Tensor w, offset; /* [O,I], F32 [O]; none: not folded */
+} NormFold;
+/* Folds layernorm(.; gain, shift) into w [O,I], b [O] (b may be NULL). The first call takes memory
+ * from d->weights. To be called again when any of the four has changed. */
+Status norm_fold(Device *d, NormFold *f, const Var *w, const Var *b, const Var *gain,
+                 const Var *shift);
+/* Whether a pass gains by it: it is folded, nothing is recorded, BF16, and the device multiplies
+ * `rows` rows in one kernel. */
+bool norm_folds(Tape *t, const NormFold *f, int64_t rows);
+/* op_cpe, and *stats F32 [B*N,2] of its result: mean and rstd of each row. */
+Var *op_cpe_stats(Tape *t, Var *x, int64_t height, int64_t width, Var *w, Var *b, float eps,
+                  Var **stats);
+/* op_linear_residual without a scale, and *stats alike. */
+Var *op_linear_residual_stats(Tape *t, Var *x, Var *w, Var *b, Var *residual, float eps,
+                              Var **stats);
+/* The folded layer of x [..., I], which has these stats. */
+Var *op_linear_folded(Tape *t, Var *x, Var *stats, const NormFold *f);
+/* x + gelu(folded layer of x) w2' + b2: op_layernorm and op_mlp_residual of x. *out (NULL: not
+ * wanted): the stats of the result for eps. */
+Var *op_mlp_folded(Tape *t, Var *x, Var *stats, const NormFold *f, Var *w2, Var *b2, float eps,
+                   Var **out);
+/* op_mean_tokens of op_layernorm of x, which has these stats. */
+Var *op_norm_mean_tokens(Tape *t, Var *x, Var *stats, Var *gain, Var *shift);
+
 /* ---- attention (ops_attention.c) -------------------------------------------------------- */
 /* softmax(q k' / sqrt(dh)) v in each window of packed [W,l,3d] (q | k | v, head-major), q and k
  * RMS-normed with q_w, k_w F32 [dh] unless both are NULL -> [W,l,d]. */

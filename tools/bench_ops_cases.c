@@ -62,6 +62,11 @@ static Status run_dwconv3_norm(OpRun *r) {
     return r->k->dwconv3_norm(r->device, r->t[0], r->t[1], r->t[2], r->t[3], r->t[4], r->t[5],
                               r->t[6], r->t[7], 1e-6f);
 }
+static Status run_dwconv3_stats(OpRun *r) {
+    r->flops = 18.0 * (double)tensor_count(r->t[2]);
+    return r->k->dwconv3_norm(r->device, r->t[0], tensor_none(), r->t[1], r->t[2], r->t[3], r->t[4],
+                              tensor_none(), tensor_none(), 1e-6f);
+}
 static Status run_dwconv3_backward(OpRun *r) {
     r->flops = 36.0 * (double)tensor_count(r->t[4]);
     return r->k->dwconv3_backward(r->device, grad_set(r->t[0]), grad_set(r->t[1]),
@@ -278,6 +283,8 @@ static const OpCase fused[] = {
     {"dwconv3_taps", "inner kernel", "f:BD9 a:BHWD a:BHWD", run_dwconv3_taps},
     {"dwconv3_norm", "position encoding", "a:BHWC a:BHWC f:R2 a:BHWC f:1C9 f:C f:C f:C",
      run_dwconv3_norm},
+    {"dwconv3_norm", "position encoding, statistics alone", "a:BHWC f:R2 a:BHWC f:1C9 f:C",
+     run_dwconv3_stats},
     {"dwconv3_backward", "position encoding, scaled",
      "a:BHWC f:1C9 f:C a:BHWC a:BHWC f:1C9 a:BHWC f:B", run_dwconv3_backward},
     {"vittt_glu", "fused inner step", "a:BNK f:G2DD a:BNP f:1hDD f:1hDD", run_vittt_glu},

@@ -78,6 +78,26 @@ static Status run_linear_dw(OpRun *r) {
 }
 
 /* ---- norms ---- */
+static Status run_norm_fold(OpRun *r) {
+    return r->k->norm_fold(r->device, r->t[0], r->t[1], r->t[2], r->t[3], r->t[4], r->t[5]);
+}
+static Status run_linear_rated(OpRun *r) {
+    r->flops = 2.0 * (double)tensor_count(r->t[2]) * (double)tensor_last(r->t[0]);
+    return r->k->linear_rated(r->device, r->t[0], r->t[1], r->t[2], r->t[3], r->t[4], ACT_NONE);
+}
+static Status run_linear_rated_gelu(OpRun *r) {
+    r->flops = 2.0 * (double)tensor_count(r->t[2]) * (double)tensor_last(r->t[0]);
+    return r->k->linear_rated(r->device, r->t[0], r->t[1], r->t[2], r->t[3], r->t[4], ACT_GELU);
+}
+static Status run_linear_residual_stats(OpRun *r) {
+    r->flops = 2.0 * (double)tensor_count(r->t[2]) * (double)tensor_last(r->t[0]);
+    return r->k->linear_residual_stats(r->device, r->t[0], r->t[1], r->t[2], r->t[3], r->t[4],
+                                       r->t[5], 1e-6f);
+}
+static Status run_layernorm_stats(OpRun *r) {
+    return r->k->layernorm(r->device, tensor_none(), r->t[0], r->t[1], tensor_none(), tensor_none(),
+                           1e-6f);
+}
 static Status run_layernorm(OpRun *r) {
     return r->k->layernorm(r->device, r->t[0], r->t[1], r->t[2], r->t[3], r->t[4], 1e-6f);
 }
@@ -164,6 +184,9 @@ static Status run_merge_heads(OpRun *r) {
     r->bytes = 2.0 * (double)tensor_bytes(r->t[1]);
     return r->k->merge_heads(r->device, grad_set(r->t[0]), r->t[1], 0);
 }
+static Status run_norm_mean_tokens(OpRun *r) {
+    return r->k->norm_mean_tokens(r->device, r->t[0], r->t[1], r->t[2], r->t[3], r->t[4]);
+}
 static Status run_mean_tokens(OpRun *r) {
     return r->k->mean_tokens(r->device, r->t[0], r->t[1]);
 }
@@ -245,6 +268,11 @@ const OpCase op_cases_plain[] = {
     {"linear_dw", "proj", "f:CK f:C a:RC a:RK", run_linear_dw},
     {"linear_dw", "fc2", "f:CM f:C a:RC a:RM", run_linear_dw},
     {"linear_dw", "fc1", "f:MC f:M a:RM a:RC", run_linear_dw},
+    {"norm_fold", "norm and fc1", "a:MC f:M a:MC f:M f:C f:C", run_norm_fold},
+    {"linear_rated", "qkv", "a:RP f:R2 a:RC a:PC f:P", run_linear_rated},
+    {"linear_rated", "fc1 + gelu", "a:RM f:R2 a:RC a:MC f:M", run_linear_rated_gelu},
+    {"linear_residual_stats", "proj", "a:RC f:R2 a:RK a:CK f:C a:RC", run_linear_residual_stats},
+    {"layernorm", "tokens, statistics alone", "f:R2 a:RC", run_layernorm_stats},
     {"layernorm", "tokens", "a:RC f:R2 a:RC f:C f:C", run_layernorm},
     {"layernorm_backward", "tokens", "a:RC f:C f:C a:RC a:RC f:C f:R2", run_layernorm_backward},
     {"layernorm_backward", "tokens, added, scaled", "a:RC f:C f:C a:RC a:RC f:C f:R2 a:RC f:B",
@@ -271,6 +299,7 @@ const OpCase op_cases_plain[] = {
     {"view_tokens", "posed views", "a:BNV f:B1@ u:B1x3", run_view_tokens},
     {"split_heads", "q of qkv", "a:BhND a:BNP", run_split_heads},
     {"merge_heads", "branches", "a:BNK a:BhND", run_merge_heads},
+    {"norm_mean_tokens", "tokens", "f:BC a:BNC f:R2 f:C f:C", run_norm_mean_tokens},
     {"mean_tokens", "tokens", "f:BC a:BNC", run_mean_tokens},
     {"mean_tokens_backward", "tokens", "a:BNC f:BC", run_mean_tokens_backward},
     {"cross_entropy", "logits", "f:1 f:BL f:BL", run_cross_entropy},

@@ -52,6 +52,14 @@ static Status leave(Device *d, int slot, double start, Status s) {
     X(linear_dx, (Device * d, Grad dx, Grad s, Tensor dy, Tensor w, Tensor pre, Activation act),   \
       (d, dx, s, dy, w, pre, act))                                                                 \
     X(linear_dw, (Device * d, Grad dw, Grad db, Tensor dy, Tensor x), (d, dw, db, dy, x))          \
+    X(norm_fold, (Device * d, Tensor y, Tensor o, Tensor w, Tensor b, Tensor gain, Tensor shift),  \
+      (d, y, o, w, b, gain, shift))                                                                \
+    X(linear_rated,                                                                                \
+      (Device * d, Tensor y, Tensor s, Tensor x, Tensor w, Tensor b, Activation act),              \
+      (d, y, s, x, w, b, act))                                                                     \
+    X(linear_residual_stats,                                                                       \
+      (Device * d, Tensor y, Tensor s, Tensor x, Tensor w, Tensor b, Tensor residual, float eps),  \
+      (d, y, s, x, w, b, residual, eps))                                                           \
     X(layernorm, (Device * d, Tensor y, Tensor s, Tensor x, Tensor w, Tensor b, float eps),        \
       (d, y, s, x, w, b, eps))                                                                     \
     X(layernorm_backward,                                                                          \
@@ -113,6 +121,8 @@ static Status leave(Device *d, int slot, double start, Status s) {
       (d, y, c, rgb, h, w, patch))                                                                 \
     X(split_heads, (Device * d, Grad y, Tensor packed, int64_t offset), (d, y, packed, offset))    \
     X(merge_heads, (Device * d, Grad packed, Tensor x, int64_t offset), (d, packed, x, offset))    \
+    X(norm_mean_tokens, (Device * d, Tensor y, Tensor x, Tensor s, Tensor gain, Tensor shift),     \
+      (d, y, x, s, gain, shift))                                                                   \
     X(mean_tokens, (Device * d, Tensor y, Tensor x), (d, y, x))                                    \
     X(mean_tokens_backward, (Device * d, Grad dx, Tensor dy), (d, dx, dy))                         \
     X(cross_entropy, (Device * d, Tensor loss, Tensor logits, Tensor t), (d, loss, logits, t))     \

@@ -76,6 +76,7 @@ static Status describe(Model *m, const SafeFile *file, const Config *user) {
 }
 
 static Status build(Model *m, bool training) {
+    m->training = training;
     TRY(mem_string(&m->name, m->config.preset));
     params_init(&m->params, m->device);
     TRY(vittt_new(&m->config, &m->params, &m->vittt));

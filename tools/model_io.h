@@ -24,6 +24,7 @@ typedef struct Model {
     ClassList classes;     /* count 0: unknown (foreign checkpoint); otherwise == config.classes */
     Params params;
     Vittt *vittt;
+    bool training; /* weights will change */
     char *path;    /* weights file; NULL for random weights */
     bool averaged; /* the file says that it holds the moving average */
     char *name;    /* preset or "custom", for people */

@@ -12,6 +12,7 @@ Status predictor_open(Predictor *p, const Model *m, int64_t batch) {
     TRY(tape_new(m->device, &p->tape));
     tape_set_act(p->tape, m->act);
     Status s = arena_tensor(&m->device->weights, DTYPE_U8, 4, shape, &p->pixels);
+    if (s == STATUS_OK && !m->training) s = vittt_fold(m->vittt, m->device, batch);
     if (s != STATUS_OK) predictor_close(p);
     return s;
 }

@@ -48,18 +48,8 @@ static Var *swap_queries(const VitttMixer *m, Tape *t, Var *qkv) {
     return both;
 }
 
-Var *vittt_mixer_join(const VitttMixer *m, Tape *t, Var *x, int64_t height, int64_t width,
-                      Var *residual, Tensor scale) {
-    if (tape_status(t) != STATUS_OK) return tape_fail(t, tape_status(t));
-    const Tensor *v = &x->value;
-    if (v->rank != 3 || v->shape[1] != height * width || v->shape[2] != m->width) {
-        char text[64];
-        return tape_fail(t, status_set(STATUS_DATA,
-                                       "ViTTT mixer: input is %s, expected [B, %lld*%lld, %lld]",
-                                       tensor_shape_text(*v, text, sizeof text), (long long)height,
-                                       (long long)width, (long long)m->width));
-    }
-    Var *qkv = op_linear(t, x, m->qkv_w, m->qkv_b);
+/* Both branches of packed projections, which end here unless a trace keeps them. */
+static Var *mixer_inner(const VitttMixer *m, Tape *t, Var *qkv, int64_t height, int64_t width) {
     if (m->rope) {
         Var *turned = op_rope(t, qkv, m->rope);
         tape_release(t, qkv);
@@ -69,7 +59,7 @@ Var *vittt_mixer_join(const VitttMixer *m, Tape *t, Var *x, int64_t height, int6
     Var *cat;
     if (m->trace) *m->trace = (VitttTrace){0};
     if (m->form == VITTT_FUSED && vittt_variant_is_base(m->variant)) {
-        const VitttShape s = {v->shape[0], height, width, m->heads, m->width / m->heads};
+        const VitttShape s = {qkv->value.shape[0], height, width, m->heads, m->width / m->heads};
         cat = op_vittt_inner(t, qkv, m->w1, m->w2, m->w3, s);
     } else {
         cat = vittt_inner_composed(m, t, qkv, height, width);
@@ -79,13 +69,51 @@ Var *vittt_mixer_join(const VitttMixer *m, Tape *t, Var *x, int64_t height, int6
     } else {
         drop(t, qkv);
     }
-    Var *y = residual ? op_linear_residual(t, cat, m->proj_w, m->proj_b, residual, scale)
-                      : op_linear(t, cat, m->proj_w, m->proj_b);
+    return cat;
+}
+
+static Status check_input(const VitttMixer *m, Tape *t, const Var *x, int64_t height,
+                          int64_t width) {
+    TRY(tape_status(t));
+    const Tensor *v = &x->value;
+    char text[64];
+    if (v->rank == 3 && v->shape[1] == height * width && v->shape[2] == m->width) return STATUS_OK;
+    return status_set(STATUS_DATA, "ViTTT mixer: input is %s, expected [B, %lld*%lld, %lld]",
+                      tensor_shape_text(*v, text, sizeof text), (long long)height, (long long)width,
+                      (long long)m->width);
+}
+
+static void end_inner(const VitttMixer *m, Tape *t, Var *cat) {
     if (m->trace) {
         m->trace->cat = cat;
     } else {
         drop(t, cat);
     }
+}
+
+Var *vittt_mixer_join(const VitttMixer *m, Tape *t, Var *x, int64_t height, int64_t width,
+                      Var *residual, Tensor scale) {
+    const Status s = check_input(m, t, x, height, width);
+    if (s != STATUS_OK) return tape_fail(t, s);
+    Var *cat = mixer_inner(m, t, op_linear(t, x, m->qkv_w, m->qkv_b), height, width);
+    Var *y = residual ? op_linear_residual(t, cat, m->proj_w, m->proj_b, residual, scale)
+                      : op_linear(t, cat, m->proj_w, m->proj_b);
+    end_inner(m, t, cat);
+    return y;
+}
+
+Var *vittt_mixer_join_folded(const VitttMixer *m, Tape *t, Var *x, int64_t height, int64_t width,
+                             Var *residual, const VitttFolds *f) {
+    const Status s = check_input(m, t, x, height, width);
+    if (s != STATUS_OK) return tape_fail(t, s);
+    Var *qkv =
+        f->qkv ? op_linear_folded(t, x, f->stats, f->qkv) : op_linear(t, x, m->qkv_w, m->qkv_b);
+    Var *cat = mixer_inner(m, t, qkv, height, width);
+    Var *y =
+        f->out_stats
+            ? op_linear_residual_stats(t, cat, m->proj_w, m->proj_b, residual, f->eps, f->out_stats)
+            : op_linear_residual(t, cat, m->proj_w, m->proj_b, residual, tensor_none());
+    end_inner(m, t, cat);
     return y;
 }
 

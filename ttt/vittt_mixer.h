@@ -73,5 +73,16 @@ Var *vittt_mixer_forward(const VitttMixer *m, Tape *t, Var *x, int64_t height, i
 /* residual + scale[b] of that; scale: F32 [B] device tensor or none. */
 Var *vittt_mixer_join(const VitttMixer *m, Tape *t, Var *x, int64_t height, int64_t width,
                       Var *residual, Tensor scale);
+/* residual + mixer, in passes that record nothing, with layer norms within products (nn/ops.h):
+ * the one in front when `qkv` is set, which is qkv.weight and qkv.bias with it folded in (x then
+ * comes as it is, with its `stats`); the statistics of the result for the one behind when
+ * `out_stats` is set. */
+typedef struct VitttFolds {
+    const NormFold *qkv;
+    Var *stats, **out_stats;
+    float eps; /* of the norm behind */
+} VitttFolds;
+Var *vittt_mixer_join_folded(const VitttMixer *m, Tape *t, Var *x, int64_t height, int64_t width,
+                             Var *residual, const VitttFolds *f);
 
 #endif

@@ -220,9 +220,63 @@ static Var *patch_embed(const Vittt *m, Tape *t, Var *patches, int64_t height, i
     return x;
 }
 
+/* One layer, where the device multiplies `rows` rows by it in one kernel. */
+static Status fold(Device *d, NormFold *f, const Var *w, const Var *b, const Var *gain,
+                   const Var *shift, int64_t rows) {
+    const Tensor v = w->value;
+    if (v.dtype != DTYPE_BF16 || !device_folds_norms(d, rows, v.shape[0], v.shape[1]))
+        return STATUS_OK;
+    return norm_fold(d, f, w, b, gain, shift);
+}
+
+Status vittt_fold(Vittt *m, Device *d, int64_t batch) {
+    if (vittt_is_hierarchical(&m->config)) return STATUS_OK;
+    const int64_t side = m->config.image_size / m->config.patch, rows = batch * side * side;
+    for (int64_t i = 0; i < m->config.depth; i++) {
+        VitttBlock *b = &m->blocks[i];
+        if (b->sequence.kind != SEQUENCE_NONE) continue;
+        TRY(fold(d, &b->fold1, b->mixer.qkv_w, b->mixer.qkv_b, b->norm1_w, b->norm1_b, rows));
+        TRY(fold(d, &b->fold2, b->fc1_w, b->fc1_b, b->norm2_w, b->norm2_b, rows));
+    }
+    return STATUS_OK;
+}
+
+/* The block with either norm, or both, within the product behind it; x ends here. *out (NULL: not
+ * wanted): the statistics of the result, with `second` alone. */
+static Var *block_folded(const VitttBlock *b, Tape *t, Var *x, int64_t height, int64_t width,
+                         bool first, bool second, Var **out) {
+    Var *placed, *n1 = NULL, *stats1 = NULL, *stats2 = NULL;
+    if (first)
+        placed = op_cpe_stats(t, x, height, width, b->cpe_w, b->cpe_b, b->eps, &stats1);
+    else
+        n1 = op_cpe_norm(t, x, height, width, b->cpe_w, b->cpe_b, b->norm1_w, b->norm1_b, b->eps,
+                         &placed);
+    tape_drop(t, x);
+    const VitttFolds folds = {first ? &b->fold1 : NULL, stats1, second ? &stats2 : NULL, b->eps};
+    x = vittt_mixer_join_folded(&b->mixer, t, first ? placed : n1, height, width, placed, &folds);
+    if (first) tape_drop(t, stats1);
+    if (!first) tape_drop(t, n1);
+    tape_drop(t, placed);
+    if (second) {
+        Var *y = op_mlp_folded(t, x, stats2, &b->fold2, b->fc2_w, b->fc2_b, b->eps, out);
+        tape_drop(t, stats2);
+        tape_drop(t, x);
+        return y;
+    }
+    Var *n2 = op_layernorm(t, x, b->norm2_w, b->norm2_b, b->eps);
+    Var *y = op_mlp_residual(t, n2, b->fc1_w, b->fc1_b, b->fc2_w, b->fc2_b, x, tensor_none());
+    tape_drop(t, n2);
+    tape_drop(t, x);
+    return y;
+}
+
 static Var *block_forward(const Vittt *m, int64_t index, Tape *t, Var *x, int64_t height,
-                          int64_t width, bool training) {
+                          int64_t width, bool training, Var **stats) {
     const VitttBlock *b = &m->blocks[index];
+    const int64_t rows = x->value.shape[0] * height * width;
+    const bool first = !training && norm_folds(t, &b->fold1, rows);
+    const bool second = !training && norm_folds(t, &b->fold2, rows);
+    if (first || second) return block_folded(b, t, x, height, width, first, second, stats);
     const int64_t batch = x->value.shape[0];
     Var *placed;
     Var *n1 = op_cpe_norm(t, x, height, width, b->cpe_w, b->cpe_b, b->norm1_w, b->norm1_b, b->eps,
@@ -246,7 +300,7 @@ static Var *block_forward(const Vittt *m, int64_t index, Tape *t, Var *x, int64_
 
 static Var *block_pass(void *user, Tape *t, Var *x) {
     const VitttPass *p = user;
-    return block_forward(p->model, p->index, t, x, p->height, p->width, p->training);
+    return block_forward(p->model, p->index, t, x, p->height, p->width, p->training, p->stats);
 }
 
 /* Rotary positions are a table for one size. */
@@ -310,20 +364,28 @@ static Status check_patches(const Vittt *m, const Tape *t, Tensor patches, int64
 
 /* Block `index` on its map; x ends here. */
 static Var *run_block(Vittt *m, Tape *t, Var *x, int64_t index, int64_t height, int64_t width,
-                      bool training) {
+                      bool training, Var **stats) {
     VitttPass *pass = &m->passes[index];
-    *pass = (VitttPass){m, index, height, width, training};
+    *pass = (VitttPass){m, index, height, width, training, stats};
     return m->config.recompute ? tape_recompute(t, x, block_pass, pass) : block_pass(pass, t, x);
+}
+
+static Var *mean_of(Tape *t, Var *normed) {
+    Var *features = op_mean_tokens(t, normed);
+    tape_drop(t, normed);
+    return features;
 }
 
 static Var *plain_forward(Vittt *m, Tape *t, Var *patches, int64_t height, int64_t width,
                           bool training) {
-    Var *x = patch_embed(m, t, patches, height, width);
+    Var *x = patch_embed(m, t, patches, height, width), *stats = NULL;
     for (int64_t i = 0; i < m->config.depth; i++)
-        x = run_block(m, t, x, i, height, width, training);
-    Var *normed = op_layernorm(t, x, m->norm_w, m->norm_b, NORM_EPS);
+        x = run_block(m, t, x, i, height, width, training, i + 1 < m->config.depth ? NULL : &stats);
+    Var *features = stats ? op_norm_mean_tokens(t, x, stats, m->norm_w, m->norm_b)
+                          : mean_of(t, op_layernorm(t, x, m->norm_w, m->norm_b, NORM_EPS));
+    if (stats) tape_drop(t, stats);
     tape_drop(t, x);
-    return normed;
+    return features;
 }
 
 /* height, width: of the last stage's map. */
@@ -335,12 +397,12 @@ static Var *stages_forward(Vittt *m, Tape *t, Var *image, int64_t height, int64_
     for (int64_t stage = 0; stage < HIER_STAGES; stage++) {
         const int64_t finer = HIER_STAGES - 1 - stage;
         for (int64_t i = 0; i < h->stages.blocks[stage]; i++)
-            x = run_block(m, t, x, index++, height << finer, width << finer, training);
+            x = run_block(m, t, x, index++, height << finer, width << finer, training, NULL);
         if (finer > 0) x = hier_merge(h, t, stage, x, height << finer, width << finer, training);
     }
     Var *normed = hier_norm(&h->norm, t, x, false, training);
     tape_drop(t, x);
-    return normed;
+    return mean_of(t, normed);
 }
 
 Var *vittt_forward_patches(Vittt *m, Tape *t, Var *patches, int64_t height, int64_t width,
@@ -348,11 +410,9 @@ Var *vittt_forward_patches(Vittt *m, Tape *t, Var *patches, int64_t height, int6
     Status s = tape_status(t);
     if (s == STATUS_OK) s = check_patches(m, t, patches->value, height, width, training);
     if (s != STATUS_OK) return tape_fail(t, s);
-    Var *normed = vittt_is_hierarchical(&m->config)
-                      ? stages_forward(m, t, patches, height, width, training)
-                      : plain_forward(m, t, patches, height, width, training);
-    Var *features = op_mean_tokens(t, normed);
-    tape_drop(t, normed);
+    Var *features = vittt_is_hierarchical(&m->config)
+                        ? stages_forward(m, t, patches, height, width, training)
+                        : plain_forward(m, t, patches, height, width, training);
     Var *logits = op_linear(t, features, m->head_w, m->head_b);
     tape_drop(t, features);
     return logits;

@@ -50,8 +50,9 @@ Status vittt_config_check(const VitttConfig *c);
 
 typedef struct VitttBlock {
     Var *cpe_w, *cpe_b, *norm1_w, *norm1_b, *norm2_w, *norm2_b, *fc1_w, *fc1_b, *fc2_w, *fc2_b;
-    Var *dwc_w, *dwc_b; /* 3x3 convolution inside the MLP of a hierarchical model */
-    float eps;          /* of both norms */
+    Var *dwc_w, *dwc_b;    /* 3x3 convolution inside the MLP of a hierarchical model */
+    float eps;             /* of both norms */
+    NormFold fold1, fold2; /* norm1 within mixer.qkv, norm2 within fc1 (vittt_fold) */
     VitttMixer mixer;
     SequenceMixer sequence; /* in its place where its kind is not SEQUENCE_NONE */
     double drop_path;       /* rate of this block */
@@ -62,6 +63,7 @@ typedef struct VitttPass {
     const struct Vittt *model;
     int64_t index, height, width; /* of the block's map */
     bool training;
+    Var **stats; /* of the result, where a norm within a product wants them; NULL: none does */
 } VitttPass;
 
 typedef struct Vittt {
@@ -91,6 +93,12 @@ Status vittt_draw_drop_path(Vittt *m, Device *d, uint64_t seed, int64_t step, in
 /* The same for a coming step: they are there after device_commit(). */
 Status vittt_stage_drop_path(Vittt *m, Device *d, uint64_t seed, int64_t step, int64_t micro,
                              int64_t batch);
+
+/* Folds the norms of the blocks into the products behind them (nn/ops.h), for passes that record
+ * nothing over weights that stay as they are: where the device gains by it with batches of `batch`
+ * images; elsewhere it changes nothing. Once more when weights have changed. The folded weights lie
+ * in d->weights: 1.2 times the parameters in BF16 of ViTTT-B. */
+Status vittt_fold(Vittt *m, Device *d, int64_t batch);
 
 /* image [B,H,W,3] normalised, act dtype -> logits F32 [B,classes]. Any H, W that are multiples of
  * the patch; with rotary positions, the configured size alone. training: stochastic depth as drawn,

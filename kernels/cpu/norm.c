@@ -55,7 +55,8 @@ static Tensor row_of(const Tensor *x, int64_t r, int64_t width, float *buffer, i
 
 Status layernorm_cpu(Device *d, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b, float eps) {
     (void)d;
-    if (!act_dtype(x.dtype) || !act_dtype(y.dtype)) return refuse_dtype("layernorm", x.dtype);
+    if (!act_dtype(x.dtype) || (y.data && !act_dtype(y.dtype)))
+        return refuse_dtype("layernorm", x.dtype);
     const int64_t width = tensor_last(x), rows = tensor_rows(x);
     const float *weight = w.data, *bias = b.data;
     float *kept = stats.data;
@@ -70,7 +71,7 @@ Status layernorm_cpu(Device *d, Tensor y, Tensor stats, Tensor x, Tensor w, Tens
             kept[2 * r] = mean;
             kept[2 * r + 1] = rstd;
         }
-        for (int64_t c = 0; c < width; c += CHUNK) {
+        for (int64_t c = 0; y.data && c < width; c += CHUNK) {
             const int64_t n = min_i64(CHUNK, width - c), at = r * width + c;
             const float *in = values_read(&row, from + c, n, x_buffer);
             float *out = values_target(&to, at, y_buffer);

@@ -82,9 +82,9 @@ Status merge_heads_cpu(Device *d, Grad packed, Tensor x, int64_t offset) {
     return STATUS_OK;
 }
 
-Status mean_tokens_cpu(Device *d, Tensor y, Tensor x) {
-    (void)d;
-    if (!act_dtype(x.dtype) || y.dtype != DTYPE_F32) return refuse_dtype("mean_tokens", x.dtype);
+/* stats, gain and shift NULL: of x itself. */
+static void mean_tokens(Tensor y, Tensor x, const float *stats, const float *gain,
+                        const float *shift) {
     const int64_t batch = x.shape[0], tokens = x.shape[1], width = x.shape[2];
     const int64_t pieces = div_up(width, CHUNK);
 #pragma omp parallel for schedule(static) if (batch * tokens * width >= PARALLEL_MIN)
@@ -95,12 +95,31 @@ Status mean_tokens_cpu(Device *d, Tensor y, Tensor x) {
         float *sum = (float *)y.data + b * width + c;
         memset(sum, 0, (size_t)n * sizeof *sum);
         for (int64_t t = 0; t < tokens; t++) {
-            const float *in = values_read(&x, (b * tokens + t) * width + c, n, buffer);
+            const int64_t row = b * tokens + t;
+            const float *in = values_read(&x, row * width + c, n, buffer);
+            const float mean = stats ? stats[2 * row] : 0.0f;
+            const float rate = stats ? stats[2 * row + 1] : 1.0f;
 #pragma omp simd
-            for (int64_t i = 0; i < n; i++) sum[i] += in[i];
+            for (int64_t i = 0; i < n; i++) sum[i] += (in[i] - mean) * rate;
         }
         for (int64_t i = 0; i < n; i++) sum[i] /= (float)tokens;
+        for (int64_t i = 0; stats && i < n; i++) sum[i] = sum[i] * gain[c + i] + shift[c + i];
     }
+}
+
+Status mean_tokens_cpu(Device *d, Tensor y, Tensor x) {
+    (void)d;
+    if (!act_dtype(x.dtype) || y.dtype != DTYPE_F32) return refuse_dtype("mean_tokens", x.dtype);
+    mean_tokens(y, x, NULL, NULL, NULL);
+    return STATUS_OK;
+}
+
+Status norm_mean_tokens_cpu(Device *d, Tensor y, Tensor x, Tensor stats, Tensor gain,
+                            Tensor shift) {
+    (void)d;
+    if (!act_dtype(x.dtype) || y.dtype != DTYPE_F32)
+        return refuse_dtype("norm_mean_tokens", x.dtype);
+    mean_tokens(y, x, stats.data, gain.data, shift.data);
     return STATUS_OK;
 }
 

@@ -239,10 +239,14 @@ static void memory_close(Device *d) {
     d->backend = NULL;
 }
 
+static bool folds_norms(Device *d, int64_t rows, int64_t outputs, int64_t inputs) {
+    return gemm_fused_folds(d, rows, outputs, inputs);
+}
+
 static const DeviceMemory cuda_memory = {
     memory_alloc,     memory_release,    memory_push,     memory_pull, memory_sync,
     memory_available, memory_close,      feed_stage,      feed_commit, cuda_graph_begin,
-    cuda_graph_end,   cuda_graph_launch, cuda_graph_free,
+    cuda_graph_end,   cuda_graph_launch, cuda_graph_free, folds_norms,
 };
 
 /* ---- open ---------------------------------------------------------------------------------------

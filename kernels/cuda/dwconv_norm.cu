@@ -60,7 +60,7 @@ static __device__ __forceinline__ void pixels_norm(T *sum, T *y, float *stats, c
             raw[p] = *reinterpret_cast<const uint4 *>(out + x * c.channels + ch);
             *reinterpret_cast<uint4 *>(sum + at + ch) = raw[p];
         }
-        row_norm<T, PACKS>(y + at, stats ? stats + 2 * (first + x) : NULL, raw, n, lane);
+        row_norm<T, PACKS>(y ? y + at : NULL, stats ? stats + 2 * (first + x) : NULL, raw, n, lane);
     }
 }
 
@@ -136,7 +136,8 @@ static Status norm_launch(Device *d, Tensor sum, Tensor y, Tensor stats, Tensor 
 extern "C" Status dwconv3_norm_cuda(Device *d, Tensor sum, Tensor y, Tensor stats, Tensor x,
                                     Tensor w, Tensor bias, Tensor gain, Tensor shift, float eps) {
     if (tensor_count(x) == 0) return STATUS_OK;
-    if (sum.dtype != x.dtype || y.dtype != x.dtype) return refuse_dtype("dwconv3_norm", y.dtype);
+    if (sum.dtype != x.dtype || (y.data && y.dtype != x.dtype))
+        return refuse_dtype("dwconv3_norm", sum.dtype);
     const int lanes = row_lanes(d, x), packs = row_packs(x.shape[3], x.dtype == DTYPE_F32 ? 4 : 8);
     const bool aligned = is_aligned(sum.data, 16) && is_aligned(y.data, 16) &&
                          is_aligned(gain.data, 16) && is_aligned(shift.data, 16) &&

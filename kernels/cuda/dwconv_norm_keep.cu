@@ -153,8 +153,9 @@ static __device__ __forceinline__ void row_finish(bf16 *y, const uint32_t (&kept
 
 #endif /* HAVE_SM90A */
 
-/* Shared memory: the ring, zeros, barriers, moments of the warps, twice, and of the row by warp. */
-template <int V, int W>
+/* Shared memory: the ring, zeros, barriers, moments of the warps, twice, and of the row by warp.
+ * Without NORM y is not wanted. */
+template <int V, int W, bool NORM>
 __global__ void __launch_bounds__(MOST_CHANNELS / V, 2)
     dwconv3_keep_kernel(bf16 *sum, bf16 *y, float *stats, const bf16 *x, RowCut c, ConvArgs g,
                         NormArgs n) {
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(MOST_CHANNELS / V, 2)
     float w[9][V], bias[V], gain[V], shift[V];
     conv_taps<V>(w, bias, g, 0, channel);
 #pragma unroll
-    for (int v = 0; v < V; v++) gain[v] = n.w[channel + v], shift[v] = n.b[channel + v];
+    for (int v = 0; v < V && NORM; v++) gain[v] = n.w[channel + v], shift[v] = n.b[channel + v];
     zeros_init(zeros, pitch);
     if (feeder) ring_init(ring);
     __syncthreads();
@@ -196,10 +197,12 @@ __global__ void __launch_bounds__(MOST_CHANNELS / V, 2)
             if (feeder)
                 feed_rows(feed, ring, c,
                           row + 1 == u.end ? u.bottom - max(row - 1, u.top) : row > u.top);
+            if (!NORM && warp < warps - 1) continue;
             const float2 all = block_moments<V>(parts[turn], warps, n);
             if (lane % 2 == 0) moments[warp][lane / 2] = all;
             if (stats && warp == warps - 1 && lane % 2 == 0 && lane / 2 < W)
                 *reinterpret_cast<float2 *>(stats + 2 * (first + lane / 2)) = all;
+            if (!NORM) continue;
             __syncwarp();
             row_finish<V, W>(y + first * c.channels + channel, kept, moments[warp], c.channels,
                              gain, shift);
@@ -209,32 +212,32 @@ __global__ void __launch_bounds__(MOST_CHANNELS / V, 2)
 #endif
 }
 
-template <int V, int W>
+template <int V, int W, bool NORM>
 static Status keep_launch(Device *d, Tensor sum, Tensor y, Tensor stats, Tensor x,
                           const ConvArgs &g, const NormArgs &n) {
     const int pitch = (int)(x.shape[3] * (int64_t)sizeof(bf16)), threads = (int)x.shape[3] / V;
     const int bytes = SLOTS * (int)x.shape[2] * pitch + pitch + 8 * SLOTS;
     int resident = 1;
-    CUDA_TRY(cudaFuncSetAttribute(dwconv3_keep_kernel<V, W>,
+    CUDA_TRY(cudaFuncSetAttribute(dwconv3_keep_kernel<V, W, NORM>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
              "dwconv3_norm");
-    CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, dwconv3_keep_kernel<V, W>,
-                                                           threads, bytes),
+    CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+                 &resident, dwconv3_keep_kernel<V, W, NORM>, threads, bytes),
              "dwconv3_norm");
     const int64_t blocks = (int64_t)(resident > 0 ? resident : 1) * backend_of(d)->sm_count;
     const RowCut c = row_cut(x, blocks);
-    dwconv3_keep_kernel<V, W>
+    dwconv3_keep_kernel<V, W, NORM>
         <<<(unsigned)(c.units < blocks ? c.units : blocks), threads, bytes, stream_of(d)>>>(
             (bf16 *)sum.data, (bf16 *)y.data, (float *)stats.data, (const bf16 *)x.data, c, g, n);
     return launched("dwconv3_norm");
 }
 
 /* Four channels a thread are faster than two where whole warps divide the row. */
-template <int W>
+template <int W, bool NORM>
 static Status keep_run(Device *d, Tensor sum, Tensor y, Tensor stats, Tensor x, const ConvArgs &g,
                        const NormArgs &n) {
-    return x.shape[3] % 128 == 0 ? keep_launch<4, W>(d, sum, y, stats, x, g, n)
-                                 : keep_launch<2, W>(d, sum, y, stats, x, g, n);
+    return x.shape[3] % 128 == 0 ? keep_launch<4, W, NORM>(d, sum, y, stats, x, g, n)
+                                 : keep_launch<2, W, NORM>(d, sum, y, stats, x, g, n);
 }
 
 bool dwconv3_norm_keeps(Tensor x) {
@@ -245,6 +248,9 @@ bool dwconv3_norm_keeps(Tensor x) {
 
 Status dwconv3_norm_keep(Device *d, Tensor sum, Tensor y, Tensor stats, Tensor x, const ConvArgs &g,
                          const NormArgs &n) {
-    return x.shape[2] == 14 ? keep_run<14>(d, sum, y, stats, x, g, n)
-                            : keep_run<16>(d, sum, y, stats, x, g, n);
+    if (!y.data)
+        return x.shape[2] == 14 ? keep_run<14, false>(d, sum, y, stats, x, g, n)
+                                : keep_run<16, false>(d, sum, y, stats, x, g, n);
+    return x.shape[2] == 14 ? keep_run<14, true>(d, sum, y, stats, x, g, n)
+                            : keep_run<16, true>(d, sum, y, stats, x, g, n);
 }

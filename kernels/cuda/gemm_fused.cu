@@ -23,6 +23,7 @@ static __device__ __forceinline__ uint32_t finish_pair(uint32_t p, uint32_t o, f
     if (KIND == FUSED_PLAIN) return p;
     if (KIND == FUSED_GELU || KIND == FUSED_GELU_KEEP) return gelu_pair(p);
     if (KIND == FUSED_DGELU) return gelu_slope_pair(p, o);
+    if (KIND == FUSED_MOMENTS) return pack2(low_of(p) + low_of(o), high_of(p) + high_of(o));
     return pack2(fmaf(scale, low_of(p), low_of(o)), fmaf(scale, high_of(p), high_of(o)));
 }
 
@@ -39,7 +40,7 @@ typedef struct Finish {
 template <FusedKind KIND, bool PAIRS>
 static __device__ __forceinline__ Finish finish_init(const FusedArgs &g, int tile) {
     Finish f = {};
-    f.row0 = (tile / g.tiles_n * CLUSTER + cluster_rank()) * ROWS;
+    f.row0 = tile_row(g, tile);
     f.n0 = tile_column<PAIRS>(g, tile);
     const int column = f.n0 + 8 * (threadIdx.x & 31);
     f.rows = column < g.n ? g.m - f.row0 : 0;
@@ -67,6 +68,38 @@ static __device__ __forceinline__ void sums_add(float (&sum)[8], uint4 v) {
     sum[4] += low_of(v.z), sum[5] += high_of(v.z), sum[6] += low_of(v.w), sum[7] += high_of(v.w);
 }
 
+/* v[2 SIZE] summed over pairs of lanes, of which each is left with half of the values. */
+template <int SIZE> static __device__ __forceinline__ void moments_fold(float (&v)[8]) {
+    const bool upper = threadIdx.x & (4 * SIZE);
+#pragma unroll
+    for (int i = 0; i < SIZE; i++) {
+        const float give = upper ? v[i] : v[SIZE + i], keep = upper ? v[SIZE + i] : v[i];
+        v[i] = keep + __shfl_xor_sync(0xffffffffu, give, 4 * SIZE);
+    }
+}
+
+/* Sums of y and of its squares over the tile's columns of four rows, v[2 i] and v[2 i + 1] of row
+ * `row` + i. Not around a mean: the relative error of a variance is some 1e-7 (1 + mean^2 /
+ * variance), and rows of BF16 whose mean is 300 times their deviation have no digit of it anyway.
+ */
+static __device__ __forceinline__ void moments_put(const FusedArgs &g, const Finish &f, int row,
+                                                   float (&v)[8]) {
+    const int lane = threadIdx.x & 31, mine = f.row0 + row + lane / 8;
+    moments_fold<4>(v);
+    moments_fold<2>(v);
+    moments_fold<1>(v);
+    v[0] += __shfl_xor_sync(0xffffffffu, v[0], 2);
+    v[0] += __shfl_xor_sync(0xffffffffu, v[0], 1);
+    if (lane % 4 == 0 && mine < g.m)
+        g.moments[2 * (mine * g.tiles_n + f.n0 / WIDTH) + lane / 4 % 2] = v[0];
+}
+
+static __device__ __forceinline__ void moments_add(float &sum, float &square, uint32_t pair) {
+    const float low = low_of(pair), high = high_of(pair);
+    sum += low + high;
+    square = fmaf(high, high, fmaf(low, low, square));
+}
+
 /* A group of rows. `other` is fetched for the group `ahead` rows on as soon as it is used up. */
 template <FusedKind KIND, bool SUMS, int COUNT>
 static __device__ __forceinline__ void finish_group(Shared lane, const Finish &f,
@@ -75,6 +108,7 @@ static __device__ __forceinline__ void finish_group(Shared lane, const Finish &f
     const Shared place = (lane ^ ((row & (8 - COUNT)) << 4)) + row * 128;
     unsigned at = f.at + (unsigned)(row * g.n);
     uint4 v[COUNT];
+    float moment[8] = {};
 #pragma unroll
     for (int i = 0; i < COUNT; i++) v[i] = shared_chunk((place ^ (i << 4)) + i * 128);
 #pragma unroll
@@ -87,8 +121,15 @@ static __device__ __forceinline__ void finish_group(Shared lane, const Finish &f
                                    finish_pair<KIND>(v[i].w, other[i].w, scale));
         if (READS) other[i] = finish_fetch(f, g, row + i + ahead, end);
         if (SUMS && real) sums_add(sum, y);
+        if (KIND == FUSED_MOMENTS && real) {
+            moments_add(moment[2 * i], moment[2 * i + 1], y.x);
+            moments_add(moment[2 * i], moment[2 * i + 1], y.y);
+            moments_add(moment[2 * i], moment[2 * i + 1], y.z);
+            moments_add(moment[2 * i], moment[2 * i + 1], y.w);
+        }
         if (real) *reinterpret_cast<uint4 *>(g.y + at) = y;
     }
+    if (KIND == FUSED_MOMENTS) moments_put(g, f, row, moment);
 }
 
 /* Groups of rows from `row` on, `step` apart, two at a time where they read. What is read does not
@@ -121,7 +162,7 @@ static __device__ __forceinline__ void finish_tile(const Ring &r, Shared lane, c
 }
 
 /* The last tile of a cluster: the makers, with nothing else to do, finish rows too. */
-#define HELPED      (KIND == FUSED_GELU || KIND == FUSED_RESIDUAL)
+#define HELPED      (KIND == FUSED_GELU || KIND == FUSED_RESIDUAL || KIND == FUSED_MOMENTS)
 #define MAKER_WARPS 8
 #define ALL_WARPS   (MAKER_WARPS + Form<false>::finishers)
 
@@ -244,7 +285,8 @@ static Status fused_launch(Device *d, const FusedCall *call) {
     g.tiles_n = (int)ceil_div(call->n, WIDTH);
     g.tiles = (int)ceil_div(call->m, CLUSTER * ROWS) * g.tiles_n;
     g.y = (bf16 *)call->y, g.other = (const bf16 *)call->other;
-    g.bias = call->bias, g.scale = call->scale, g.sums = call->sums;
+    g.bias = call->bias, g.scale = call->scale, g.stats = call->stats;
+    g.sums = call->sums, g.moments = call->moments;
     g.rows_per_scale = (int)(call->rows_per_scale > 0 ? call->rows_per_scale : 1);
     const int most = backend_of(d)->sm_count / CLUSTER, clusters = g.tiles < most ? g.tiles : most;
     const int rest = g.n % WIDTH, round = g.tiles_n / common_divisor(g.tiles_n, clusters);
@@ -269,6 +311,10 @@ int64_t gemm_fused_sums(int64_t m) {
     return ceil_div(m, ROWS) * Form<PAIRED(FUSED_DGELU)>::finishers;
 }
 
+int64_t gemm_fused_moments(int64_t n) {
+    return ceil_div(n, WIDTH);
+}
+
 /* Whether the last round of tiles leaves few clusters without work. */
 static bool fused_fills(Device *d, const FusedCall *g) {
     const int64_t tiles = ceil_div(g->m, CLUSTER * ROWS) * ceil_div(g->n, WIDTH);
@@ -288,6 +334,13 @@ bool gemm_fused_fits(Device *d, const FusedCall *g) {
            is_aligned(g->other, 16) && is_aligned(g->bias, 8);
 }
 
+bool gemm_fused_folds(Device *d, int64_t m, int64_t n, int64_t k) {
+    FusedCall g = {};
+    g.m = m, g.n = n, g.k = k;
+    g.kind = FUSED_PLAIN;
+    return gemm_fused_fits(d, &g);
+}
+
 template <FusedKind KIND, bool SUMS> static Status fused_run(Device *d, const FusedCall *g) {
     return fused_launch<KIND, SUMS, PAIRED(KIND)>(d, g);
 }
@@ -302,6 +355,7 @@ Status gemm_fused(Device *d, const FusedCall *g) {
     case FUSED_DGELU:
         return g->sums ? fused_run<FUSED_DGELU, true>(d, g) : fused_run<FUSED_DGELU, false>(d, g);
     default:
-        return fused_run<FUSED_RESIDUAL, false>(d, g);
+        return g->moments ? fused_run<FUSED_MOMENTS, false>(d, g)
+                          : fused_run<FUSED_RESIDUAL, false>(d, g);
     }
 }

@@ -15,6 +15,7 @@ typedef enum FusedKind {
     FUSED_GELU_KEEP, /* within the kernel: the one with `other` */
     FUSED_DGELU,     /* input gradient: y = p gelu'(other) */
     FUSED_RESIDUAL,  /* forward: y = other + scale p; `other` may be y */
+    FUSED_MOMENTS,   /* within the kernel: the same without scale, with `moments` */
 } FusedKind;
 
 typedef struct FusedCall {
@@ -22,9 +23,13 @@ typedef struct FusedCall {
     const void *a, *b;
     void *y, *other;
     const float *bias;  /* [n] or NULL */
+    const float *stats; /* of FUSED_PLAIN, FUSED_GELU: [m][2] or NULL; row r of a b' is taken
+                           stats[r][1] times before the bias is added */
     const float *scale; /* [m / rows_per_scale] or NULL: 1 */
     int64_t rows_per_scale;
     float *sums; /* of FUSED_DGELU: [gemm_fused_sums(m)][n], column sums of y by parts; or NULL */
+    float *moments; /* of FUSED_RESIDUAL: [m][gemm_fused_moments(n)][2], of each row the sum of y
+                       and of its squares by parts of GEMM_FUSED_PART columns; or NULL */
     FusedKind kind;
 } FusedCall;
 
@@ -36,5 +41,10 @@ bool gemm_fused_fits(Device *d, const FusedCall *g);
 Status gemm_fused(Device *d, const FusedCall *g);
 /* Parts of the column sums. */
 int64_t gemm_fused_sums(int64_t m);
+/* Parts of a row's moments. */
+#define GEMM_FUSED_PART 256
+int64_t gemm_fused_moments(int64_t n);
+/* Whether forward products of these sizes are this kernel's. */
+bool gemm_fused_folds(Device *d, int64_t m, int64_t n, int64_t k);
 
 #endif

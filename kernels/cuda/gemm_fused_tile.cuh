@@ -7,7 +7,7 @@
 #include "kernels/cuda/gemm_fused.cuh"
 #include "kernels/cuda/gemm_ring.cuh"
 
-#define WIDTH        256
+#define WIDTH        GEMM_FUSED_PART
 #define UNITS        8 /* of the staging tile: the rows of a maker */
 #define UNIT_ROWS    16
 #define NARROW       192 /* columns of a narrow tile */
@@ -38,15 +38,18 @@ typedef struct FusedArgs {
     int period;         /* tiles after which the order of columns moves on by one */
     bf16 *y;
     const bf16 *other; /* that is read */
-    const float *bias, *scale;
+    const float *bias, *scale, *stats;
     int rows_per_scale;
-    float *sums; /* [row tiles][finishers][n] or NULL */
+    float *sums;    /* [row tiles][finishers][n] or NULL */
+    float *moments; /* [m][tiles_n][2] */
 } FusedArgs;
 
 /* The input gradient reads the weights turned over. */
 #define TURNED (KIND == FUSED_DGELU)
 /* Reads `other`. */
-#define READS (KIND == FUSED_DGELU || KIND == FUSED_RESIDUAL)
+#define READS (KIND == FUSED_DGELU || KIND == FUSED_RESIDUAL || KIND == FUSED_MOMENTS)
+/* Rows of the product may have a factor. */
+#define RATED (KIND == FUSED_PLAIN || KIND == FUSED_GELU)
 /* What is staged goes to memory as it is: y, or `other`. */
 #define KEEPS (KIND == FUSED_PLAIN || KIND == FUSED_GELU_KEEP)
 
@@ -82,6 +85,11 @@ template <bool PAIRS> static __device__ __forceinline__ Ring ring_init(Shared me
     return r;
 }
 
+/* First row of the block's part of a tile. */
+static __device__ __forceinline__ int tile_row(const FusedArgs &g, int tile) {
+    return (tile / g.tiles_n * CLUSTER + cluster_rank()) * ROWS;
+}
+
 /* First column of a tile. Where the tiles of a row and the clusters have a common divisor, a
  * cluster would get the same few columns again and again; so the order moves on, and every cluster
  * gets its share of narrow tiles. */
@@ -96,7 +104,7 @@ static __device__ __forceinline__ void copier_run(const Ring &r, const FusedArgs
     const int rank = cluster_rank(), clusters = gridDim.x / CLUSTER;
     Turn t = {0, 1}; /* the first round finds the stages empty */
     for (int tile = blockIdx.x / CLUSTER; tile < g.tiles; tile += clusters) {
-        const int m0 = (tile / g.tiles_n * CLUSTER + rank) * ROWS, n0 = tile_column<PAIRS>(g, tile);
+        const int m0 = tile_row(g, tile), n0 = tile_column<PAIRS>(g, tile);
         for (int k0 = 0; k0 < g.k; k0 += DEPTH) {
             const Shared full = r.full + 8 * t.stage, to = r.data + t.stage * STAGE_BYTES;
             barrier_wait(r.empty + 8 * t.stage, t.phase);
@@ -147,11 +155,11 @@ static __device__ __forceinline__ void maker_multiply(float (&sum)[WIDTH / 2], c
     if (lane < CLUSTER) barrier_arrive_at(before, lane);
 }
 
-/* Adds the bias, rounds and stores the warp's 16 rows: chunk c (of 8 columns) of row r of a box at
- * place c ^ (r & 7). `unit`: the warp's rows in the first box. */
+/* Applies the rows' factors, adds the bias, rounds and stores the warp's 16 rows: chunk c (of 8
+ * columns) of row r of a box at place c ^ (r & 7). `unit`: the warp's rows in the first box. */
 template <FusedKind KIND>
-static __device__ __forceinline__ void maker_stage(const float (&sum)[WIDTH / 2], Shared unit,
-                                                   Shared bias) {
+static __device__ __forceinline__ void maker_stage(const float (&sum)[WIDTH / 2], float2 rate,
+                                                   Shared unit, Shared bias) {
     const int l = threadIdx.x & 31, row = ((l >> 3) & 1) * 8 + (l & 7);
     const Shared place = unit + row * 128 + (((l >> 4) ^ (row & 7)) << 4);
     bias += 8 * (l & 3);
@@ -165,10 +173,10 @@ static __device__ __forceinline__ void maker_stage(const float (&sum)[WIDTH / 2]
             next[1] = shared_pair(bias + 64 * (i + 1) + 32);
         }
         const float *s = &sum[8 * i];
-        const uint32_t f0 = pack2(s[0] + near.x, s[1] + near.y);
-        const uint32_t f1 = pack2(s[2] + near.x, s[3] + near.y);
-        const uint32_t f2 = pack2(s[4] + far.x, s[5] + far.y);
-        const uint32_t f3 = pack2(s[6] + far.x, s[7] + far.y);
+        const uint32_t f0 = pack2(fmaf(s[0], rate.x, near.x), fmaf(s[1], rate.x, near.y));
+        const uint32_t f1 = pack2(fmaf(s[2], rate.y, near.x), fmaf(s[3], rate.y, near.y));
+        const uint32_t f2 = pack2(fmaf(s[4], rate.x, far.x), fmaf(s[5], rate.x, far.y));
+        const uint32_t f3 = pack2(fmaf(s[6], rate.y, far.x), fmaf(s[7], rate.y, far.y));
         asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
                          (place ^ (i % 4 * 32)) + i / 4 * BOX_BYTES),
                      "r"(f0), "r"(f1), "r"(f2), "r"(f3)
@@ -186,6 +194,17 @@ static __device__ __forceinline__ float2 bias_fetch(const FusedArgs &g, int n0) 
     return v;
 }
 
+/* Factors of the two rows of which a lane has sums, fetched before the products too. */
+template <FusedKind KIND>
+static __device__ __forceinline__ float2 rates_fetch(const FusedArgs &g, int row) {
+    float2 v = make_float2(1.0f, 1.0f);
+    if (!RATED || !g.stats) return v;
+    row += (threadIdx.x & 31) >> 2;
+    if (row < g.m) v.x = g.stats[2 * row + 1];
+    if (row + 8 < g.m) v.y = g.stats[2 * (row + 8) + 1];
+    return v;
+}
+
 template <FusedKind KIND, bool PAIRS>
 static __device__ __forceinline__ void maker_run(const Ring &r, const FusedArgs &g, int group) {
     const int clusters = gridDim.x / CLUSTER, unit = 4 * group + threadIdx.x / 32 % 4;
@@ -196,6 +215,7 @@ static __device__ __forceinline__ void maker_run(const Ring &r, const FusedArgs 
         float sum[WIDTH / 2];
         const int n0 = tile_column<PAIRS>(g, tile);
         const float2 bias = TURNED ? float2{} : bias_fetch(g, n0);
+        const float2 rate = rates_fetch<KIND>(g, tile_row(g, tile) + unit * UNIT_ROWS);
         if (!PAIRS && n0 >= g.narrow_from) {
             maker_multiply<KIND, PAIRS, true>(sum, r, t, group, g.k);
         } else {
@@ -207,7 +227,7 @@ static __device__ __forceinline__ void maker_run(const Ring &r, const FusedArgs 
             meet(2 + group, 128);
         }
         barrier_wait(r.taken + barrier, round ^ 1);
-        maker_stage<KIND>(sum, r.staging + unit * UNIT_BYTES, biases);
+        maker_stage<KIND>(sum, rate, r.staging + unit * UNIT_BYTES, biases);
         if (KEEPS) sends_fence();
         __syncwarp();
         if ((threadIdx.x & 31) == 0) barrier_arrive(r.staged + barrier);

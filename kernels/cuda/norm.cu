@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(32 * WARPS)
         raw[p] = make_uint4(0, 0, 0, 0);
         if (c < g.width) raw[p] = load_once(x + row * g.width + c);
     }
-    row_norm<T, PACKS>(y + row * g.width, stats ? stats + 2 * row : NULL, raw, g, lane);
+    row_norm<T, PACKS>(y ? y + row * g.width : NULL, stats ? stats + 2 * row : NULL, raw, g, lane);
 }
 
 template <typename T>
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(32 * WARPS)
         square += u * u;
     }
     const float rstd = rsqrtf(warp_sum(square) / width + eps);
-    for (int64_t c = threadIdx.x; c < width; c += 32)
+    for (int64_t c = threadIdx.x; c < width && y; c += 32)
         from_float(y + row * width + c, (to_float(in[c]) - mean) * rstd * w[c] + b[c]);
     if (stats && threadIdx.x == 0) {
         stats[2 * row] = mean;
@@ -82,7 +82,7 @@ static void layernorm_pick(Device *d, bool aligned, Tensor y, Tensor stats, Tens
 extern "C" Status layernorm_cuda(Device *d, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b,
                                  float eps) {
     if (tensor_count(x) == 0) return STATUS_OK;
-    if (y.dtype != x.dtype) return refuse_dtype("layernorm", y.dtype);
+    if (y.data && y.dtype != x.dtype) return refuse_dtype("layernorm", y.dtype);
     const bool aligned = is_aligned(x.data, 16) && is_aligned(y.data, 16) &&
                          is_aligned(w.data, 16) && is_aligned(b.data, 16) &&
                          is_aligned(stats.data, 8);

@@ -32,8 +32,8 @@ static inline NormArgs norm_args(Tensor w, Tensor b, int64_t width, float eps) {
     return {(const float *)w.data, (const float *)b.data, (int)width, 1.0f / (float)width, eps};
 }
 
-/* y[width] and stats[2] (or NULL) of a row. The row's pack p of a lane, 16 bytes as they lie in
- * memory, begins at channel (p * 32 + lane) * V; packs from `width` on are zeros. Values are
+/* y[width] (or NULL) and stats[2] (or NULL) of a row. The row's pack p of a lane, 16 bytes as they
+ * lie in memory, begins at channel (p * 32 + lane) * V; packs from `width` on are zeros. Values are
  * unpacked again for each of the three passes, which takes fewer registers than keeping them. */
 template <typename T, int PACKS>
 static __device__ __forceinline__ void row_norm(T *y, float *stats, const uint4 (&raw)[PACKS],
@@ -58,7 +58,7 @@ static __device__ __forceinline__ void row_norm(T *y, float *stats, const uint4 
 #pragma unroll
     for (int p = 0; p < PACKS; p++) {
         const int c = (p * 32 + lane) * V;
-        if (c >= g.width) break;
+        if (c >= g.width || !y) break;
         float wv[V], bv[V], out[V];
         floats_load<V>(wv, g.w + c);
         floats_load<V>(bv, g.b + c);

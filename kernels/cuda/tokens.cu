@@ -128,10 +128,16 @@ extern "C" Status merge_heads_cuda(Device *d, Grad packed, Tensor x, int64_t off
 #define TOKEN_LANES   32
 #define CHANNEL_LANES 8
 
+/* A layer norm in front of the mean. */
+typedef struct MeanNorm {
+    const float2 *stats;
+    const float *gain, *shift;
+} MeanNorm;
+
 /* Block: CHANNEL_LANES V channels of one sample by TOKEN_LANES lanes over its tokens. */
-template <typename T, int V>
+template <typename T, int V, bool NORM>
 __global__ void __launch_bounds__(CHANNEL_LANES *TOKEN_LANES)
-    mean_tokens_kernel(float *y, const T *x, int64_t tokens, int64_t channels) {
+    mean_tokens_kernel(float *y, const T *x, MeanNorm norm, int64_t tokens, int64_t channels) {
     __shared__ float sums[TOKEN_LANES][CHANNEL_LANES * V];
     const int64_t first = (int64_t)blockIdx.y * CHANNEL_LANES * V, b = blockIdx.x;
     const int at = threadIdx.x * V;
@@ -141,8 +147,9 @@ __global__ void __launch_bounds__(CHANNEL_LANES *TOKEN_LANES)
         for (int64_t n = threadIdx.y; n < tokens; n += TOKEN_LANES) {
             float value[V];
             pack_load<T, V>(value, x + (b * tokens + n) * channels + first + at);
+            const float2 s = NORM ? norm.stats[b * tokens + n] : make_float2(0, 1);
 #pragma unroll
-            for (int v = 0; v < V; v++) sum[v] += value[v];
+            for (int v = 0; v < V; v++) sum[v] += NORM ? (value[v] - s.x) * s.y : value[v];
         }
 #pragma unroll
     for (int v = 0; v < V; v++) sums[threadIdx.y][at + v] = sum[v];
@@ -151,22 +158,36 @@ __global__ void __launch_bounds__(CHANNEL_LANES *TOKEN_LANES)
     if (c >= CHANNEL_LANES * V || first + c >= channels) return;
     float total = 0;
     for (int lane = 0; lane < TOKEN_LANES; lane++) total += sums[lane][c];
-    y[b * channels + first + c] = total / tokens;
+    total /= tokens;
+    if (NORM) total = total * norm.gain[first + c] + norm.shift[first + c];
+    y[b * channels + first + c] = total;
 }
 
-template <typename T, int V> static void mean_tokens_launch(Device *d, Tensor y, Tensor x) {
+template <typename T, int V, bool NORM>
+static void mean_tokens_launch(Device *d, Tensor y, Tensor x, MeanNorm norm) {
     const int64_t channels = x.shape[2];
     const dim3 grid((unsigned)x.shape[0], (unsigned)ceil_div(channels, CHANNEL_LANES * V));
-    mean_tokens_kernel<T, V><<<grid, dim3(CHANNEL_LANES, TOKEN_LANES), 0, stream_of(d)>>>(
-        (float *)y.data, (const T *)x.data, x.shape[1], channels);
+    mean_tokens_kernel<T, V, NORM><<<grid, dim3(CHANNEL_LANES, TOKEN_LANES), 0, stream_of(d)>>>(
+        (float *)y.data, (const T *)x.data, norm, x.shape[1], channels);
+}
+
+template <bool NORM> static Status mean_tokens_run(Device *d, Tensor y, Tensor x, MeanNorm norm) {
+    if (tensor_count(x) == 0) return STATUS_OK;
+    WITH_ACT("mean_tokens", x.dtype, T, const int V = 16 / sizeof(T);
+             if (x.shape[2] % V == 0 && is_aligned(x.data, 16))
+                 mean_tokens_launch<T, V, NORM>(d, y, x, norm);
+             else mean_tokens_launch<T, 1, NORM>(d, y, x, norm));
+    return launched("mean_tokens");
 }
 
 extern "C" Status mean_tokens_cuda(Device *d, Tensor y, Tensor x) {
-    if (tensor_count(x) == 0) return STATUS_OK;
-    WITH_ACT("mean_tokens", x.dtype, T, const int V = 16 / sizeof(T);
-             if (x.shape[2] % V == 0 && is_aligned(x.data, 16)) mean_tokens_launch<T, V>(d, y, x);
-             else mean_tokens_launch<T, 1>(d, y, x));
-    return launched("mean_tokens");
+    return mean_tokens_run<false>(d, y, x, MeanNorm{});
+}
+
+extern "C" Status norm_mean_tokens_cuda(Device *d, Tensor y, Tensor x, Tensor stats, Tensor gain,
+                                        Tensor shift) {
+    return mean_tokens_run<true>(
+        d, y, x, {(const float2 *)stats.data, (const float *)gain.data, (const float *)shift.data});
 }
 
 /* Grid: packs of one sample by samples. */

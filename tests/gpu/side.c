@@ -279,6 +279,44 @@ void side_pass(Side *s, Values *logits, Values *gradients, double *value) {
     values_free(&before);
 }
 
+/* Pictures beyond the first few are those again. */
+static Tensor side_pictures(Side *s, int64_t batch) {
+    enum { DRAWN = 8 };
+    const int64_t size = s->model->config.image_size, picture = size * size * 3;
+    uint8_t *host = take(batch * picture, 1);
+    Tensor out;
+    for (int64_t i = 0; i < batch; i++) {
+        Rng r = rng_stream(SEED, RNG_TEST, 5000, (uint64_t)i);
+        if (i < DRAWN)
+            draw_picture(host + i * picture, size, &r);
+        else
+            memcpy(host + i * picture, host + i % DRAWN * picture, (size_t)picture);
+    }
+    must(arena_tensor(&s->d->state, DTYPE_U8, 4, (int64_t[]){batch, size, size, 3}, &out),
+         "taking pictures");
+    must(device_push(s->d, out, host), "pushing pictures");
+    must(device_sync(s->d), "pushing pictures");
+    free(host);
+    return out;
+}
+
+Values side_scores(Side *s, int64_t batch, bool fold, bool *folded) {
+    static const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
+    const Tensor pixels = side_pictures(s, batch);
+    const int64_t grid = s->model->config.image_size / s->model->config.patch;
+    if (fold) must(vittt_fold(s->model, s->d, batch), "folding norms");
+    const VitttBlock *b = &s->model->blocks[0];
+    *folded = !tensor_is_none(b->fold1.w) || !tensor_is_none(b->fold2.w);
+    tape_reset(s->tape, false);
+    Var *patches =
+        op_image_normalise(s->tape, pixels, mean, std, vittt_input_patch(&s->model->config));
+    Var *out = vittt_forward_patches(s->model, s->tape, patches, grid, grid, false);
+    must(tape_status(s->tape), "scoring");
+    Values logits = side_pull(s, out->value);
+    arena_give(&s->d->state, pixels.data, tensor_bytes(pixels));
+    return logits;
+}
+
 static void hear(void *user, const TrainEvent *e) {
     Side *s = user;
     if (strcmp(e->kind, "train") == 0) s->losses[e->state.step - 1] = e->loss;

@@ -50,6 +50,10 @@ void side_close(Side *s);
 /* One pass with recorded gradients; logits and the flat gradient block. */
 void side_pass(Side *s, Values *logits, Values *gradients, double *loss);
 
+/* Logits of `batch` pictures in a pass that records nothing. fold: with layer norms within products
+ * (vittt_fold); *folded says whether the device does any so. */
+Values side_scores(Side *s, int64_t batch, bool fold, bool *folded);
+
 /* Trains up to step `until` of a run of s->steps steps and saves in `folder`; resume: goes on from
  * what lies there. */
 void side_train(Side *s, const char *folder, int64_t until, bool resume, bool no_graphs);

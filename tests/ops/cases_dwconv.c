@@ -76,18 +76,19 @@ static void moments(const double *v, int64_t n, double *mean, double *rstd) {
     *rstd = 1.0 / sqrt(square + (double)1e-6f);
 }
 
-/* p[4]: 1 without stats. */
+/* p[4]: 1 without stats, 2 without y. */
 static void dwconv3_norm_body(Run *r) {
     const Sizes s = sizes(r);
     const int64_t pixels = s.b * s.h * s.w;
     Tensor x = input(r, "x", r->act, SHAPE(s.b, s.h, s.w, s.c), 1.0);
     Tensor w = input(r, "w", DTYPE_F32, SHAPE(1, s.c, 9), 0.5);
     Tensor bias = input(r, "bias", DTYPE_F32, SHAPE(s.c), 1.0);
-    Tensor gain = input(r, "gain", DTYPE_F32, SHAPE(s.c), 1.0);
-    Tensor shift = input(r, "shift", DTYPE_F32, SHAPE(s.c), 1.0);
+    const bool alone = r->p[4] == 2;
+    Tensor gain = alone ? tensor_none() : input(r, "gain", DTYPE_F32, SHAPE(s.c), 1.0);
+    Tensor shift = alone ? tensor_none() : input(r, "shift", DTYPE_F32, SHAPE(s.c), 1.0);
     Tensor sum = output(r, "sum", r->act, SHAPE(s.b, s.h, s.w, s.c));
-    Tensor y = output(r, "y", r->act, SHAPE(s.b, s.h, s.w, s.c));
-    Tensor stats = r->p[4] ? tensor_none() : output(r, "stats", DTYPE_F32, SHAPE(pixels, 2));
+    Tensor y = alone ? tensor_none() : output(r, "y", r->act, SHAPE(s.b, s.h, s.w, s.c));
+    Tensor stats = r->p[4] == 1 ? tensor_none() : output(r, "stats", DTYPE_F32, SHAPE(pixels, 2));
     r->flops = 18.0 * (double)(pixels * s.c);
     CALL(r, dwconv3_norm, sum, y, stats, x, w, bias, gain, shift, 1e-6f);
     if (!r->reference) return;
@@ -108,7 +109,7 @@ static void dwconv3_norm_body(Run *r) {
         moments(row, s.c, &mean, &rstd);
         if (et) et[2 * p] = mean;
         if (et) et[2 * p + 1] = rstd;
-        for (int64_t c = 0; c < s.c; c++)
+        for (int64_t c = 0; c < s.c && ey; c++)
             ey[p * s.c + c] = (row[c] - mean) * rstd * values(r, gain)[c] + values(r, shift)[c];
     }
 }
@@ -177,6 +178,10 @@ const OpCase cases_dwconv[] = {
     {"dwconv3_norm", dwconv3_norm_body, {280, 2, 14, 768}, BOTH, 0},
     {"dwconv3_norm", dwconv3_norm_body, {5, 16, 16, 256, 1}, BOTH, 0},
     {"dwconv3_norm", dwconv3_norm_body, {1, 3, 40, 1000}, BOTH, 0},
+    {"dwconv3_norm", dwconv3_norm_body, {3, 7, 6, 65, 2}, BOTH, 0},
+    {"dwconv3_norm", dwconv3_norm_body, {2, 14, 14, 192, 2}, BOTH, 0},
+    {"dwconv3_norm", dwconv3_norm_body, {280, 2, 14, 768, 2}, BOTH, 0},
+    {"dwconv3_norm", dwconv3_norm_body, {5, 16, 16, 256, 2}, BOTH, 0},
     {"dwconv3_backward", dwconv3_backward_body, {1, 1, 1, 1}, BOTH, 0},
     {"dwconv3_backward", dwconv3_backward_body, {2, 1, 5, 8, 1}, BOTH, 0},
     {"dwconv3_backward", dwconv3_backward_body, {2, 5, 1, 24}, BOTH, 0},
