@@ -4,7 +4,7 @@
 #   ops        the op table on the card against the CPU and the naive version
 #   gradient   every op's gradient on the card against finite differences
 #   golden     golden vectors on the card: fp32, tf32, bf16
-#   graphs     recorded steps change no bit; memory plans
+#   graphs     recorded steps change no bit; memory plans; scores of many pictures (scores_parity.c)
 #   memory     the largest batch that the plan names runs, the next power of two is refused
 #   ranks      two cards train and score as one (ranks.sh); skipped where there is one, or no NCCL
 #   model      whole models, card against CPU; same bits twice; resume (model_parity.c)
@@ -178,6 +178,9 @@ part_graphs() {
     check graphs 60 '\[  (PASSED|FAILED)|^Total' limited "$build/tests/test_nn_graphs"
     ! [ -x "$build/tests/test_nn_plan" ] ||
         check plan 60 '\[  (PASSED|FAILED)|^Total' limited "$build/tests/test_nn_plan"
+    ! [ -x "$build/tests/gpu/scores_parity" ] ||
+        check scores 60 ' checks, ' limited "$build/tests/gpu/scores_parity" --device "$device" \
+            $([ "$device" = cpu ] && echo few)
 }
 
 part_memory() {

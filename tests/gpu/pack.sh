@@ -25,7 +25,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 out=${out:-.gpu}
-programs=(bin/ttv tests/ops/ops_test tests/ops/ops_gradient tests/golden/golden_check tests/gpu/model_parity tests/gpu/named_barriers
+programs=(bin/ttv tests/ops/ops_test tests/ops/ops_gradient tests/golden/golden_check tests/gpu/model_parity tests/gpu/scores_parity tests/gpu/named_barriers
     tests/test_nn_graphs tests/test_nn_plan)
 
 if [ $make = yes ]; then
