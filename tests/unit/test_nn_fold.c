@@ -53,7 +53,8 @@ static double distance_of(Bench *k, const Layer *l, DType act, bool mlp) {
     check_ok(k->d->k->layernorm(k->d, tensor_none(), made, x->value, tensor_none(), tensor_none(),
                                 1e-6f));
     stats = tape_input(t, made, "stats");
-    Var *got = mlp ? op_mlp_folded(t, x, stats, &f, back, b2, 1e-6f, NULL) : op_linear_folded(t, x, stats, &f);
+    Var *got = mlp ? op_mlp_folded(t, x, stats, &f, back, b2, 1e-6f, NULL)
+                   : op_linear_folded(t, x, stats, &f);
     Var *wide = op_cast(t, x, DTYPE_F32);
     Var *normed = op_layernorm(t, wide, gain, shift, 1e-6f);
     Var *w32 = op_cast(t, w, DTYPE_F32), *back32 = op_cast(t, back, DTYPE_F32);
