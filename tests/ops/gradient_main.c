@@ -287,9 +287,10 @@ static int check_bf16(Harness *h, double *worst) {
 
 /* Every op of nn/ops.h must have a case (or a check of its own). */
 static int check_complete(const char *source) {
-    static const char *const special[] = {"cast",         "detach",      "patchify",
-                                          "view_tokens",  "view_blocks", "image_normalise",
-                                          "image_prepare"};
+    static const char *const special[] = {
+        "cast",          "detach",          "patchify",         "view_tokens",
+        "view_blocks",   "image_normalise", "cpe_stats",        "linear_residual_stats",
+        "linear_folded", "mlp_folded",      "norm_mean_tokens", "image_prepare"};
     char path[1024], line[512];
     snprintf(path, sizeof path, "%s/nn/ops.h", source);
     FILE *f = fopen(path, "r");
