@@ -287,11 +287,11 @@ static Status reconstruct_in_place(LactNvs *m, Tape *t, Var *x, LactState *state
         Var *u = fast_norm(b, t, x);
         if (i == last) {
             tape_drop(t, x);
-            lact_scene_write(&b->ttt, t, u, to);
+            lact_write_into(&b->ttt, t, u, to);
             tape_drop(t, u);
             break;
         }
-        Var *y = lact_scene(&b->ttt, t, u, x, to);
+        Var *y = lact_into(&b->ttt, t, u, x, to);
         tape_drop(t, u);
         tape_drop(t, x);
         x = feed_forward(b, t, y);
@@ -302,7 +302,7 @@ static Status reconstruct_in_place(LactNvs *m, Tape *t, Var *x, LactState *state
 static bool writes_in_place(const LactNvs *m, const Tape *t, const LactState *state,
                             int64_t scenes) {
     for (int64_t i = 0; i < m->config.layers; i++)
-        if (m->blocks[i].swap || !lact_scene_fits(&m->blocks[i].ttt, t)) return false;
+        if (m->blocks[i].swap || !lact_into_fits(&m->blocks[i].ttt, t)) return false;
     return state->batch == scenes;
 }
 

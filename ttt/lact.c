@@ -217,7 +217,7 @@ Var *lact_forward(const LactLayer *m, Tape *t, Var *x, int64_t writing, Var *res
 
 /* ---- a scene ------------------------------------------------------------------------------ */
 
-bool lact_scene_fits(const LactLayer *m, const Tape *t) {
+bool lact_into_fits(const LactLayer *m, const Tape *t) {
     return is_fused(m) && !m->trace && !m->variant.only_w1 && !tape_recording(t);
 }
 
@@ -228,14 +228,14 @@ static void step_to(const LactLayer *m, Tape *t, LactGradients u, LactWeights to
 }
 
 /* Queries, keys and values are one product. */
-Var *lact_scene(const LactLayer *m, Tape *t, Var *x, Var *residual, LactWeights to) {
+Var *lact_into(const LactLayer *m, Tape *t, Var *x, Var *residual, LactWeights to) {
     if (!input_fits(m, t, x, 1)) return tape_poison(t);
     Var *packed = op_linear_rows(t, x, m->qkv_w, 0, m->qkv_w->value.shape[0]);
     step_to(m, t, write_steps(m, t, x, packed), to);
     return read_packed(m, t, packed, residual, to);
 }
 
-void lact_scene_write(const LactLayer *m, Tape *t, Var *x, LactWeights to) {
+void lact_write_into(const LactLayer *m, Tape *t, Var *x, LactWeights to) {
     if (!input_fits(m, t, x, 1)) return;
     Var *packed = op_linear_rows(t, x, m->qkv_w, lact_key_channel(m), 2 * m->width);
     step_to(m, t, write_steps(m, t, x, packed), to);

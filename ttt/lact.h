@@ -80,10 +80,10 @@ LactFast lact_write(const LactLayer *m, Tape *t, Var *x);
 Var *lact_read(const LactLayer *m, Tape *t, Var *x, Var *residual, LactFast fast);
 /* lact_forward of tokens that all write, and lact_write, with W' going to `to`, [W0' | W2']
  * [B,H,e,2h] and W1' [B,H,h,e] in the dtype of x, in memory of the caller's. Only where
- * lact_scene_fits: the fused form that writes all three, nothing recorded or traced. */
-bool lact_scene_fits(const LactLayer *m, const Tape *t);
-Var *lact_scene(const LactLayer *m, Tape *t, Var *x, Var *residual, LactWeights to);
-void lact_scene_write(const LactLayer *m, Tape *t, Var *x, LactWeights to);
+ * lact_into_fits: the fused form that writes all three, nothing recorded or traced. */
+bool lact_into_fits(const LactLayer *m, const Tape *t);
+Var *lact_into(const LactLayer *m, Tape *t, Var *x, Var *residual, LactWeights to);
+void lact_write_into(const LactLayer *m, Tape *t, Var *x, LactWeights to);
 /* What lact_read does, as weights of a ViewBlock (kernels/kernels.h) and its two offsets; false
  * when it is more than that: other forms, replaced queries, a trace. */
 bool lact_read_weights(const LactLayer *m, LactFast fast, ViewBlock *block, ViewForm *form);

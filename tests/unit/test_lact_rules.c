@@ -50,12 +50,12 @@ static void scene_is_forward(const char *name, int64_t inter, DType act, double 
     double *whole = layer_infer(&l, l.x);
     Tape *t = l.tape;
     tape_reset(t, false);
-    assert_true(lact_scene_fits(&l.lact, t));
+    assert_true(lact_into_fits(&l.lact, t));
     Var *x = layer_input(&l, l.x, l.tokens);
     const LactWeights to = weights_room(&l, act, inter * l.width / 2),
                       alone = weights_room(&l, act, inter * l.width / 2);
-    Var *y = lact_scene(&l.lact, t, x, NULL, to);
-    lact_scene_write(&l.lact, t, x, alone);
+    Var *y = lact_into(&l.lact, t, x, NULL, to);
+    lact_write_into(&l.lact, t, x, alone);
     const LactFast fast = lact_write(&l.lact, t, x);
     check_ok(tape_status(t));
     double *parts = pull_doubles(l.device, y->value);
@@ -85,10 +85,10 @@ static void a_scene_is_forward(void **state) {
     Layer l;
     layer_open(&l, 2, 1, "V1", DTYPE_F32);
     tape_reset(l.tape, false);
-    assert_false(lact_scene_fits(&l.lact, l.tape)); /* W0 and W2 stay as they are */
+    assert_false(lact_into_fits(&l.lact, l.tape)); /* W0 and W2 stay as they are */
     check_ok(lact_variant_by_name("base", &l.lact.variant));
     tape_reset(l.tape, true);
-    assert_false(lact_scene_fits(&l.lact, l.tape));
+    assert_false(lact_into_fits(&l.lact, l.tape));
     layer_close(&l);
 }
 
