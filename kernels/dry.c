@@ -110,6 +110,8 @@ DRY(view_blocks, Tensor x, int count, const ViewBlock *block, const ViewForm *fo
 DRY(weight_step, int parts, const WeightStep *part, float sign, float offset)
 DRY(weight_step_backward, int parts, const WeightSlope *part, float sign)
 DRY(gate_product, Tensor p, Tensor x, Tensor w, Tensor rate)
+DRY(gate_read, Tensor y, Tensor x, Tensor w, Tensor s)
+DRY(gate_write, Tensor y, Tensor x, Tensor v, Tensor w, Tensor rate)
 DRY(state_scan, Tensor y, Tensor last, Tensor x, Tensor m, Tensor start, float alpha, bool before)
 DRY(chunk_step, int parts, const ChunkStep *part, float sign, float offset)
 DRY(conv3, Tensor y, Tensor x, Tensor w, int64_t stride)

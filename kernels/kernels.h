@@ -346,6 +346,11 @@ struct Kernels {
     /* p[B,H,n,h] = rate[B,H,n] silu(a) c with [a|c] = x[B,H,n,e] w[q,H,e,2h]; sample b takes b mod
      * q of w; rate F32, none: 1. Products may be rounded to act before the gate. p, x, w act. */
     Status (*gate_product)(Device *d, Tensor p, Tensor x, Tensor w, Tensor rate);
+    /* With p as of gate_product, rounded to act, for C chunks of N/C tokens each: reading without
+     * rates, y[B,H,N,o] = p s with s[B*H,C,h,o]; writing, y[B*H,C,h,o] = p' v with v[B,H,N,o], y
+     * act or F32. All others act. */
+    Status (*gate_read)(Device *d, Tensor y, Tensor x, Tensor w, Tensor s);
+    Status (*gate_write)(Device *d, Tensor y, Tensor x, Tensor v, Tensor w, Tensor rate);
     /* States of the chunks c of each group: s_c = f_c s_{c-1} + alpha x_c with x[G,C,E]; f_c is the
      * mean of m[q,C,n] over n, none: 1; s_{-1} = start[q,E], none: 0; group g takes row g mod q of
      * either. y[G,C,E] = s_c, or s_{c-1} with `before`; last[G,E] F32 = the last s_c (optional; may

@@ -79,6 +79,8 @@
     X(weight_step)                                                                                 \
     X(weight_step_backward)                                                                        \
     X(gate_product)                                                                                \
+    X(gate_read)                                                                                   \
+    X(gate_write)                                                                                  \
     X(state_scan)                                                                                  \
     X(chunk_step)                                                                                  \
     X(conv3)                                                                                       \

@@ -225,6 +225,19 @@ static Status run_gate_product(OpRun *r) {
     r->flops = 4.0 * (double)tensor_count(r->t[1]) * (double)tensor_last(r->t[0]);
     return r->k->gate_product(r->device, r->t[0], r->t[1], r->t[2], r->t[3]);
 }
+/* Each group one chunk. */
+static Status run_gate_read(OpRun *r) {
+    const Tensor x = r->t[1], s = r->t[3];
+    r->flops = 6.0 * (double)tensor_count(x) * (double)tensor_last(x);
+    return r->k->gate_read(r->device, r->t[0], x, r->t[2],
+                           tensor_view4(s, x.shape[0], 1, s.shape[1], s.shape[2]));
+}
+static Status run_gate_write(OpRun *r) {
+    const Tensor x = r->t[1], y = r->t[0];
+    r->flops = 6.0 * (double)tensor_count(x) * (double)tensor_last(x);
+    return r->k->gate_write(r->device, tensor_view4(y, x.shape[0], 1, y.shape[1], y.shape[2]), x,
+                            r->t[2], r->t[3], r->t[4]);
+}
 static Status run_state_scan(OpRun *r) {
     return r->k->state_scan(r->device, r->t[0], r->t[1], r->t[2], r->t[3], r->t[1], 1.0f, true);
 }
@@ -316,6 +329,8 @@ static const OpCase fused[] = {
     {"weight_step_backward", "fast weights of a batch", "a:ZEE f:3EE a:SEe a:SEE a:SEe a:SEE f:ZE2",
      run_weight_step_backward},
     {"gate_product", "writing tokens", "a:S1wE a:S1wE a:11Ee f:S1w", run_gate_product},
+    {"gate_read", "reading tokens", "a:S1wE a:S1wE a:11Ee a:SEE", run_gate_read},
+    {"gate_write", "writing tokens", "a:SEE a:S1wE a:S1wE a:11Ee f:S1w", run_gate_write},
     {"state_scan", "states of chunks", "a:EZE f:EE f:EZE f:EZ1", run_state_scan},
     {"chunk_step", "fast weights of a batch", "f:ZEE a:ZEE a:ZEE f:ZE", run_chunk_step},
     {"conv3", "tokens, heads' channels", "a:BHWD a:BHWD a:DD9", run_conv3},

@@ -190,6 +190,9 @@ static Status leave(Device *d, int slot, double start, Status s) {
     X(weight_step_backward, (Device * d, int parts, const WeightSlope *part, float sign),          \
       (d, parts, part, sign))                                                                      \
     X(gate_product, (Device * d, Tensor p, Tensor x, Tensor w, Tensor rate), (d, p, x, w, rate))   \
+    X(gate_read, (Device * d, Tensor y, Tensor x, Tensor w, Tensor s), (d, y, x, w, s))            \
+    X(gate_write, (Device * d, Tensor y, Tensor x, Tensor v, Tensor w, Tensor rate),               \
+      (d, y, x, v, w, rate))                                                                       \
     X(state_scan,                                                                                  \
       (Device * d, Tensor y, Tensor last, Tensor x, Tensor m, Tensor s, float alpha, bool before), \
       (d, y, last, x, m, s, alpha, before))                                                        \

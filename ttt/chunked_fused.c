@@ -1,6 +1,7 @@
 /* The chunked layer without gradients (fastweight.md 4.1, 4.4): what it keeps, and its parallel
- * form: gates inside the products, momentum and the sum of the updates as one pass each, which
- * reads every chunk's values once and leaves operands of the next products.
+ * form: gates inside the products, whose results are written or read on chip, momentum and the sum
+ * of the updates as one pass each, which reads every chunk's values once and leaves operands of the
+ * next products.
  */
 #include "ttt/chunked_fused.h"
 
@@ -144,10 +145,14 @@ static Status all_gradients(const Fused *f, int64_t chunks, int64_t n, Tensor *d
     TRY(first_tokens(f, f->in->k, all, &k));
     TRY(first_tokens(f, f->in->v, all, &v));
     TRY(first_tokens(f, f->in->rate[1], all, &rate));
-    TRY(fused_features(f, k, rate, &keys));
+    keys = k;
+    if (f->rule->linear) TRY(fused_features(f, k, rate, &keys));
     TRY(fused_take(f, f->steps, g, chunks, f->hidden, f->dv, d));
-    TRY(f->d->k->matmul(f->d, grad_set(*d), tensor_view4(keys, g, chunks, n, f->hidden), true,
-                        tensor_view4(v, g, chunks, n, f->dv), false, 1));
+    if (f->rule->linear)
+        TRY(f->d->k->matmul(f->d, grad_set(*d), tensor_view4(keys, g, chunks, n, f->hidden), true,
+                            tensor_view4(v, g, chunks, n, f->dv), false, 1));
+    else
+        TRY(f->d->k->gate_write(f->d, *d, k, v, f->w02, rate));
     give_copy(f, keys, k.data);
     give_copy(f, k, f->in->k->value.data);
     give_copy(f, v, f->in->v->value.data);
@@ -196,16 +201,18 @@ static Status all_weights(Fused *f, int64_t chunks, Tensor u, Tensor *w) {
 
 static Status fused_scan(Fused *f, int64_t chunks, int64_t n, Tensor y) {
     const int64_t all = chunks * n, g = f->groups;
-    Tensor d, u, w, q, queries, out = y;
+    Tensor d, u, w, q, out = y;
     TRY(all_gradients(f, chunks, n, &d));
     TRY(all_steps(f, chunks, n, d, &u));
     TRY(all_weights(f, chunks, u, &w));
     TRY(first_tokens(f, f->in->q, all, &q));
-    TRY(fused_features(f, q, tensor_none(), &queries));
     if (all != f->tokens) TRY(fused_take(f, f->act, 1, g, all, f->dv, &out));
-    TRY(f->d->k->matmul(f->d, grad_set(tensor_view4(out, g, chunks, n, f->dv)),
-                        tensor_view4(queries, g, chunks, n, f->hidden), false, w, false, 1));
-    give_copy(f, queries, q.data);
+    if (f->rule->linear)
+        TRY(f->d->k->matmul(f->d, grad_set(tensor_view4(out, g, chunks, n, f->dv)),
+                            tensor_view4(q, g, chunks, n, f->hidden), false, w, false, 1));
+    else
+        TRY(f->d->k->gate_read(f->d, tensor_view4(out, f->batch, f->heads, all, f->dv), q, f->w02,
+                               w));
     give_copy(f, q, f->in->q->value.data);
     tape_give(f->t, w);
     if (all == f->tokens) return STATUS_OK;

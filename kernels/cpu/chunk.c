@@ -54,6 +54,80 @@ Status gate_product_cpu(Device *d, Tensor p, Tensor x, Tensor w, Tensor rate) {
     return STATUS_OK;
 }
 
+/* ---- what reads them, what they write ---- */
+
+static Gemm gemm_of(int64_t m, int64_t n, int64_t k, const void *a, bool ta, const void *b, void *c,
+                    DType in, DType out) {
+    return (Gemm){.batch = 1,
+                  .m = m,
+                  .n = n,
+                  .k = k,
+                  .a = a,
+                  .ta = ta,
+                  .b = b,
+                  .c = c,
+                  .in = in,
+                  .out = out,
+                  .lda = ta ? m : k,
+                  .ldb = n,
+                  .ldc = n,
+                  .alpha = 1.0f};
+}
+
+/* Of rows x [n,e] with w [e,2h]: p in scratch. */
+static Status take_gates(Device *d, Tensor x, Tensor w, Tensor rate, int64_t first, Tensor *p) {
+    const int64_t n = x.shape[0], e = x.shape[1], h = w.shape[1] / 2;
+    Tensor ab;
+    TRY(arena_tensor(&d->scratch, DTYPE_F32, 2, (int64_t[]){n, 2 * h}, &ab));
+    TRY(arena_tensor(&d->scratch, x.dtype, 2, (int64_t[]){n, h}, p));
+    const Gemm g = gemm_of(n, 2 * h, e, x.data, false, w.data, ab.data, x.dtype, DTYPE_F32);
+    TRY(gemm_run(d, &g));
+    if (rate.data) rate = tensor_1d((float *)rate.data + first, DTYPE_F32, n);
+    gate_rows(*p, rate, ab.data, 0, n);
+    return STATUS_OK;
+}
+
+/* Weights of chunk c of all, of `chunks` a group. */
+static Tensor gates_of(Tensor w, int64_t c, int64_t chunks) {
+    const int64_t e = w.shape[2], weights = w.shape[0] * w.shape[1];
+    return rows_of(w, c / chunks % weights * e, e, w.shape[3]);
+}
+
+Status gate_read_cpu(Device *d, Tensor y, Tensor x, Tensor w, Tensor s) {
+    if (!act_dtype(x.dtype) || w.dtype != x.dtype || s.dtype != x.dtype || y.dtype != x.dtype)
+        return refuse_dtype("gate_read", s.dtype);
+    const int64_t chunks = s.shape[1], h = s.shape[2], o = s.shape[3], n = x.shape[2] / chunks;
+    for (int64_t c = 0; c < s.shape[0] * chunks; c++) {
+        for (int64_t at = 0; at < n; at += ROWS) {
+            const int64_t rows = min_i64(ROWS, n - at), first = c * n + at;
+            Tensor p;
+            TRY(take_gates(d, rows_of(x, first, rows, x.shape[3]), gates_of(w, c, chunks),
+                           tensor_none(), 0, &p));
+            const Gemm g = gemm_of(rows, o, h, p.data, false, rows_of(s, c * h, h, o).data,
+                                   rows_of(y, first, rows, o).data, x.dtype, y.dtype);
+            TRY(gemm_run(d, &g));
+            arena_reset(&d->scratch);
+        }
+    }
+    return STATUS_OK;
+}
+
+Status gate_write_cpu(Device *d, Tensor y, Tensor x, Tensor v, Tensor w, Tensor rate) {
+    if (!act_dtype(x.dtype) || w.dtype != x.dtype || v.dtype != x.dtype || !act_dtype(y.dtype))
+        return refuse_dtype("gate_write", w.dtype);
+    const int64_t chunks = y.shape[1], h = y.shape[2], o = y.shape[3], n = x.shape[2] / chunks;
+    for (int64_t c = 0; c < y.shape[0] * chunks; c++) {
+        Tensor p;
+        TRY(take_gates(d, rows_of(x, c * n, n, x.shape[3]), gates_of(w, c, chunks), rate, c * n,
+                       &p));
+        const Gemm g = gemm_of(h, o, n, p.data, true, rows_of(v, c * n, n, o).data,
+                               rows_of(y, c * h, h, o).data, x.dtype, y.dtype);
+        TRY(gemm_run(d, &g));
+        arena_reset(&d->scratch);
+    }
+    return STATUS_OK;
+}
+
 /* ---- states ---- */
 
 /* f of chunk c of a group. */

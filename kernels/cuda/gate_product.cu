@@ -6,8 +6,9 @@
  * three warpgroups the first streams, one thread of it; the others are makers that take turns, so
  * that one multiplies while the other gates its tile and stores it.
  *
- * Other sizes and F32: a product into scratch and a pass over it.
+ * Other sizes and F32: gate_composed.cu.
  */
+#include "kernels/cuda/gate.cuh"
 #include "kernels/cuda/gemm_ring.cuh"
 
 #define THREADS     384
@@ -126,22 +127,6 @@ static __device__ __forceinline__ void tile_multiply(float (&sum)[128], const Ri
     if (lane == 0) barrier_arrive(before);
 }
 
-static __device__ __forceinline__ float gate_of(float a, float c, float rate) {
-    return rate * a * logistic(a) * c;
-}
-
-/* Four words that lane q of four has of four blocks of 8 columns become all words of block q. */
-static __device__ __forceinline__ uint4 words_turn(const uint32_t (&v)[4]) {
-    const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
-    const uint32_t r0 = __shfl_xor_sync(0xffffffffu, odd ? v[0] : v[1], 1);
-    const uint32_t r1 = __shfl_xor_sync(0xffffffffu, odd ? v[2] : v[3], 1);
-    const uint32_t ax = odd ? r0 : v[0], ay = odd ? v[1] : r0; /* block q % 2 */
-    const uint32_t bx = odd ? r1 : v[2], by = odd ? v[3] : r1; /* block 2 + q % 2 */
-    const uint32_t rx = __shfl_xor_sync(0xffffffffu, high ? ax : bx, 2);
-    const uint32_t ry = __shfl_xor_sync(0xffffffffu, high ? ay : by, 2);
-    return high ? make_uint4(rx, ry, bx, by) : make_uint4(ax, ay, rx, ry);
-}
-
 /* Accumulators 4 j + 2 e and the next one are row 16 warp + 8 e + lane / 4 and columns 8 j + 2
  * (lane % 4) and the next one. `to`: the lane's row, its part of 32 columns. */
 static __device__ __forceinline__ void tile_store(const float (&sum)[128], bf16 *to, int h,
@@ -220,58 +205,6 @@ __global__ void __launch_bounds__(THREADS, 1)
 #endif
 }
 
-/* ---- other sizes ---------------------------------------------------------------------------- */
-
-#define PASS_THREADS 256
-#define AT_ONCE      ((int64_t)1 << 30) /* bytes of products in scratch */
-
-template <typename T, int V>
-__global__ void __launch_bounds__(PASS_THREADS)
-    gate_pass_kernel(T *p, const T *ab, const float *rate, int64_t rows, int width) {
-    const int64_t i = ((int64_t)blockIdx.x * PASS_THREADS + threadIdx.x) * V;
-    if (i >= rows * width) return;
-    const int64_t row = i / width, from = i + row * width;
-    const float eta = rate ? rate[row] : 1.0f;
-    float a[V], c[V];
-    pack_load<T, V>(a, ab + from);
-    pack_load<T, V>(c, ab + from + width);
-#pragma unroll
-    for (int k = 0; k < V; k++) a[k] = eta * a[k] * logistic(a[k]) * c[k];
-    pack_store<T, V>(p + i, a);
-}
-
-static Tensor rows_from(Tensor x, int64_t at, int64_t a, int64_t b, int64_t c, int64_t d) {
-    char *data = (char *)x.data + at * (int64_t)dtype_size(x.dtype);
-    return tensor_4d(data, x.dtype, a, b, c, d);
-}
-
-/* Groups [g, g + n) of all; n is 1 or all there are. */
-static Status gate_groups(Device *d, Tensor p, Tensor x, Tensor w, Tensor rate, int64_t g,
-                          int64_t n) {
-    const int64_t tokens = x.shape[2], e = x.shape[3], h = p.shape[3], rows = n * tokens;
-    const int64_t heads = w.shape[0] * w.shape[1];
-    const bool all = n > 1;
-    Tensor ab;
-    const int64_t shape[] = {all ? x.shape[0] : 1, all ? x.shape[1] : 1, tokens, 2 * h};
-    TRY(arena_tensor(&d->scratch, x.dtype, 4, shape, &ab));
-    const Tensor from = rows_from(x, g * tokens * e, shape[0], shape[1], tokens, e);
-    const Tensor own = all ? w : rows_from(w, g % heads * e * 2 * h, 1, 1, e, 2 * h);
-    TRY(matmul_cuda(d, grad_set(ab), from, false, own, false,
-                    1.0f)); /* empties scratch: see below */
-    const float *eta = (const float *)rate.data;
-    if (eta) eta += g * tokens;
-    const int64_t at = g * tokens * h;
-    const bool packed = h * (int64_t)dtype_size(x.dtype) % 16 == 0 && is_aligned(p.data, 16);
-    WITH_ACT("gate_product", x.dtype, T, constexpr int V = 16 / sizeof(T);
-             const unsigned blocks = (unsigned)ceil_div(rows * h, PASS_THREADS * (packed ? V : 1));
-             T *to = (T *)p.data + at; const T *in = (const T *)ab.data;
-             if (packed) gate_pass_kernel<T, V>
-             <<<blocks, PASS_THREADS, 0, stream_of(d)>>>(to, in, eta, rows, (int)h);
-             else gate_pass_kernel<T, 1>
-             <<<blocks, PASS_THREADS, 0, stream_of(d)>>>(to, in, eta, rows, (int)h));
-    return launched("gate_product");
-}
-
 /* ---- the slot ------------------------------------------------------------------------------- */
 
 static int stages_of(Device *d, int64_t e) {
@@ -280,7 +213,7 @@ static int stages_of(Device *d, int64_t e) {
     return (int)(stages < MOST_STAGES ? stages : MOST_STAGES);
 }
 
-static bool gate_fits(Device *d, Tensor p, Tensor x, Tensor w) {
+bool gate_fits(Device *d, Tensor p, Tensor x, Tensor w) {
     const int64_t e = x.shape[3], h = p.shape[3];
     return backend_of(d)->sm90a && x.dtype == DTYPE_BF16 && e % DEPTH == 0 && e <= MOST_DEPTH &&
            h % WIDTH == 0 && h / WIDTH <= backend_of(d)->sm_count && x.shape[2] % TILE_ROWS == 0 &&
@@ -288,7 +221,7 @@ static bool gate_fits(Device *d, Tensor p, Tensor x, Tensor w) {
            is_aligned(p.data, 16) && stages_of(d, e) >= 3;
 }
 
-static Status gate_launch(Device *d, Tensor p, Tensor x, Tensor w, Tensor rate) {
+Status gate_launch(Device *d, Tensor p, Tensor x, Tensor w, Tensor rate) {
     CUtensorMap map_x, map_w;
     TRY(map_matrix(&map_x, x.data, tensor_rows(x), tensor_last(x), TILE_ROWS));
     TRY(map_matrix(&map_w, w.data, tensor_rows(w), tensor_last(w), TILE_ROWS));
@@ -313,10 +246,5 @@ extern "C" Status gate_product_cuda(Device *d, Tensor p, Tensor x, Tensor w, Ten
     if (tensor_count(p) == 0) return STATUS_OK;
     if (w.dtype != x.dtype || p.dtype != x.dtype) return refuse_dtype("gate_product", w.dtype);
     if (gate_fits(d, p, x, w)) return gate_launch(d, p, x, w, rate);
-    const int64_t groups = x.shape[0] * x.shape[1], matrices = w.shape[0];
-    const int64_t bytes = 2 * tensor_rows(p) * p.shape[3] * (int64_t)dtype_size(p.dtype);
-    const bool whole = bytes <= AT_ONCE && (matrices == 1 || matrices == x.shape[0]);
-    const int64_t n = whole ? groups : 1;
-    for (int64_t i = 0; i < groups; i += n) TRY(gate_groups(d, p, x, w, rate, i, n));
-    return STATUS_OK;
+    return gate_product_composed(d, p, x, w, rate);
 }

@@ -17,22 +17,6 @@ typedef uint32_t Left[4 * SIZE / 16];
 /* 64 columns of a result, rounded; in the same order they are part of a left operand. */
 typedef uint32_t Packed[16];
 
-/* d (64 x 64) = a (64 x 16, in registers) b, plus d when `keep`. */
-template <int TURNED>
-static __device__ __forceinline__ void wgmma_kept(float (&d)[32], const uint32_t *a, uint64_t b,
-                                                  int keep) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32
-                 "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}\n"
-                 : SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(TURNED));
-}
-
-/* Nothing that reads d moves in front of this. */
-static __device__ __forceinline__ void sums_settle(float (&d)[32]) {
-    asm volatile("" : SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24)::"memory");
-}
-
 /* A maker: its place, and the stage that it has come to. `own`: where the lane has its row of 8 for
  * the four 8 x 8 parts of 16 x 16 at the warp's rows, in the strip's first columns in shared memory
  * (as in tile_at). */

@@ -36,10 +36,19 @@ Status tensor_map(CUtensorMap *map, CUtensorMapDataType type, int rank, const vo
                       rank, (unsigned long long)size[0], code);
 }
 
-Status map_matrix(CUtensorMap *map, const void *p, int64_t rows, int64_t columns, int box_rows) {
+static Status map_rows(CUtensorMap *map, const void *p, int64_t rows, int64_t columns, int box_rows,
+                       int box_columns, CUtensorMapSwizzle swizzle) {
     const cuuint64_t size[2] = {(cuuint64_t)columns, (cuuint64_t)rows};
     const cuuint64_t pitch[1] = {(cuuint64_t)columns * sizeof(bf16)};
-    const cuuint32_t box[2] = {64, (cuuint32_t)box_rows};
-    return tensor_map(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, p, size, pitch, box,
-                      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+    const cuuint32_t box[2] = {(cuuint32_t)box_columns, (cuuint32_t)box_rows};
+    return tensor_map(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, p, size, pitch, box, swizzle,
+                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+}
+
+Status map_matrix(CUtensorMap *map, const void *p, int64_t rows, int64_t columns, int box_rows) {
+    return map_rows(map, p, rows, columns, box_rows, 64, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+Status map_narrow(CUtensorMap *map, const void *p, int64_t rows, int64_t columns, int box_rows) {
+    return map_rows(map, p, rows, columns, box_rows, 32, CU_TENSOR_MAP_SWIZZLE_64B);
 }

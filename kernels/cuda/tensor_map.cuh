@@ -15,5 +15,7 @@ Status tensor_map(CUtensorMap *map, CUtensorMapDataType type, int rank, const vo
                   CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion);
 /* The same of a BF16 matrix [rows, columns], in boxes of box_rows x 64. */
 Status map_matrix(CUtensorMap *map, const void *p, int64_t rows, int64_t columns, int box_rows);
+/* In boxes of box_rows x 32, which lie as operand_narrow (wgmma.cuh) has them. */
+Status map_narrow(CUtensorMap *map, const void *p, int64_t rows, int64_t columns, int box_rows);
 
 #endif

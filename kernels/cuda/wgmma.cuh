@@ -11,6 +11,8 @@
 
 #include "kernels/cuda/mma.cuh"
 
+#define NARROW_BYTES (TILE_BYTES / 2) /* of a tile of 64 rows of 32 elements */
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define HAVE_SM90A 1
 #else
@@ -141,6 +143,13 @@ static __device__ __forceinline__ uint64_t operand_turned(Shared at) {
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
+/* The same in tiles of 32 n, rows of 64 bytes (CU_TENSOR_MAP_SWIZZLE_64B: chunk c of row r at place
+ * c ^ (r / 2 & 3)): the next 16 k are 1024 bytes on. */
+static __device__ __forceinline__ uint64_t operand_narrow(Shared at) {
+    return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)(NARROW_BYTES >> 4) << 16 |
+           (uint64_t)(512 >> 4) << 32 | (uint64_t)2 << 62;
+}
+
 static __device__ __forceinline__ void wgmma_begin(void) {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -235,6 +244,36 @@ static __device__ __forceinline__ void wgmma_rows(float (&d)[4], uint64_t a, uin
 template <int TURNED_B, int TURNED_A = 0>
 static __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, int keep) {
     wgmma_128<TURNED_B, 0, TURNED_A>(d, a, b, keep);
+}
+
+/* d (64 x 64) = a (64 x 16, in registers) b, plus d when `keep`. */
+template <int TURNED>
+static __device__ __forceinline__ void wgmma_kept(float (&d)[32], const uint32_t *a, uint64_t b,
+                                                  int keep) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32
+                 "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}\n"
+                 : SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(TURNED));
+}
+
+/* Nothing that reads d moves in front of this. */
+static __device__ __forceinline__ void sums_settle(float (&d)[32]) {
+    asm volatile("" : SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24)::"memory");
+}
+static __device__ __forceinline__ void sums_settle(float (&d)[48]) {
+    asm volatile(""
+                 : SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24), SUMS_8(32), SUMS_8(40)::"memory");
+}
+static __device__ __forceinline__ void sums_settle(float (&d)[64]) {
+    asm volatile(""
+                 : SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24), SUMS_8(32), SUMS_8(40), SUMS_8(48),
+                   SUMS_8(56)::"memory");
+}
+static __device__ __forceinline__ void sums_settle(float (&d)[96]) {
+    asm volatile(""
+                 : SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24), SUMS_8(32), SUMS_8(40), SUMS_8(48),
+                   SUMS_8(56), SUMS_8(64), SUMS_8(72), SUMS_8(80), SUMS_8(88)::"memory");
 }
 
 /* 256 columns as twice 128: one instruction for all needs 154 registers a thread at the kernel's

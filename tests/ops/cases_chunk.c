@@ -33,6 +33,65 @@ static void gate_product_body(Run *r) {
     }
 }
 
+#define SIZE_MOST 384 /* hidden */
+
+/* p: B, H, N, e, h, o, C */
+static void gate_read_body(Run *r) {
+    const int64_t b = r->p[0], heads = r->p[1], n = r->p[2], e = r->p[3], h = r->p[4];
+    const int64_t o = r->p[5], chunks = r->p[6], rows = b * heads * n;
+    Tensor x = input(r, "x", r->act, SHAPE(b, heads, n, e), 1.0);
+    Tensor w = input(r, "w", r->act, SHAPE(1, heads, e, 2 * h), 1.0 / sqrt((double)e));
+    Tensor s = input(r, "s", r->act, SHAPE(b * heads, chunks, h, o), 1.0 / sqrt((double)h));
+    Tensor y = output(r, "y", r->act, SHAPE(b, heads, n, o));
+    r->flops = 4.0 * (double)(rows * e * h) + 2.0 * (double)(rows * h * o);
+    CALL(r, gate_read, y, x, w, s);
+    double *want = r->reference ? expected(r, y) : NULL;
+    double own[2 * SIZE_MOST];
+    for (int64_t row = 0; want && row < rows; row++) {
+        const double *in = values(r, x) + row * e;
+        const double *gates = values(r, w) + row / n % heads * e * 2 * h;
+        const double *state = values(r, s) + row / (n / chunks) * h * o;
+        for (int64_t j = 0; j < 2 * h; j++) own[j] = 0.0;
+        for (int64_t i = 0; i < e; i++)
+            for (int64_t j = 0; j < 2 * h; j++) own[j] += in[i] * gates[i * 2 * h + j];
+        for (int64_t i = 0; i < h; i++) {
+            const double p = own[i] * sigma(own[i]) * own[h + i];
+            for (int64_t j = 0; j < o; j++) want[row * o + j] += p * state[i * o + j];
+        }
+    }
+}
+
+/* p: B, H, N, e, h, o, C; p[7]: 1 no rates, 2 an F32 result */
+static void gate_write_body(Run *r) {
+    const int64_t b = r->p[0], heads = r->p[1], n = r->p[2], e = r->p[3], h = r->p[4];
+    const int64_t o = r->p[5], chunks = r->p[6], rows = b * heads * n;
+    Tensor x = input(r, "x", r->act, SHAPE(b, heads, n, e), 1.0);
+    Tensor v = input(r, "v", r->act, SHAPE(b, heads, n, o), 1.0);
+    Tensor w = input(r, "w", r->act, SHAPE(1, heads, e, 2 * h), 1.0 / sqrt((double)e));
+    Tensor rate = tensor_none();
+    if (!(r->p[7] & 1)) rate = input(r, "rate", DTYPE_F32, SHAPE(b, heads, n), 1.0);
+    r->coarse = r->act == DTYPE_BF16;
+    const DType type = r->p[7] & 2 ? DTYPE_F32 : r->act;
+    Tensor y = output(r, "y", type, SHAPE(b * heads, chunks, h, o));
+    r->flops = 4.0 * (double)(rows * e * h) + 2.0 * (double)(rows * h * o);
+    CALL(r, gate_write, y, x, v, w, rate);
+    double *want = r->reference ? expected(r, y) : NULL;
+    double own[2 * SIZE_MOST];
+    for (int64_t row = 0; want && row < rows; row++) {
+        const double *in = values(r, x) + row * e, *value = values(r, v) + row * o;
+        const double *gates = values(r, w) + row / n % heads * e * 2 * h;
+        double *sums = want + row / (n / chunks) * h * o;
+        const double eta = rate.data ? values(r, rate)[row] : 1.0;
+        for (int64_t j = 0; j < 2 * h; j++) own[j] = 0.0;
+        for (int64_t i = 0; i < e; i++)
+            for (int64_t j = 0; j < 2 * h; j++) own[j] += in[i] * gates[i * 2 * h + j];
+        for (int64_t i = 0; i < h; i++) {
+            const double p = eta * own[i] * sigma(own[i]) * own[h + i];
+            for (int64_t j = 0; j < o; j++) sums[i * o + j] += p * value[j];
+        }
+    }
+}
+
 /* ---- states ---- */
 
 #define ALPHA (-0.75)
@@ -201,6 +260,23 @@ const OpCase cases_chunk[] = {
     {"gate_product", gate_product_body, {2, 3, 512, 64, 1024, 1}, IN_BF16, 3},
     {"gate_product", gate_product_body, {1, 4, 32768, 384, 384, 1}, BENCH, 0},
     {"gate_product", gate_product_body, {1, 4, 2048, 384, 384, 1}, BENCH, 0},
+    {"gate_write", gate_write_body, {1, 1, 1, 1, 1, 1, 1}, IN_BOTH, 3},
+    {"gate_write", gate_write_body, {2, 3, 12, 9, 5, 7, 3}, IN_BOTH, 3},
+    {"gate_write", gate_write_body, {2, 2, 64, 40, 24, 16, 1, 1}, IN_BOTH, 3},
+    {"gate_write", gate_write_body, {1, 2, 60, 40, 24, 16, 3, 2}, IN_BF16, 3},
+    {"gate_write", gate_write_body, {1, 1, 128, 384, 384, 384, 2}, IN_BF16, 3},
+    {"gate_write", gate_write_body, {1, 1, 1408, 384, 384, 384, 22, 1}, IN_BF16, 3},
+    {"gate_write", gate_write_body, {2, 2, 1152, 384, 384, 384, 6}, IN_BF16, 3},
+    {"gate_write", gate_write_body, {1, 3, 3200, 384, 384, 384, 25}, IN_BF16, 3},
+    {"gate_write", gate_write_body, {1, 4, 32768, 384, 384, 384, 16}, BENCH, 0},
+    {"gate_read", gate_read_body, {1, 1, 1, 1, 1, 1, 1}, IN_BOTH, 3},
+    {"gate_read", gate_read_body, {2, 3, 12, 9, 5, 7, 3}, IN_BOTH, 3},
+    {"gate_read", gate_read_body, {2, 2, 64, 40, 24, 16, 1}, IN_BOTH, 3},
+    {"gate_read", gate_read_body, {1, 2, 256, 384, 384, 384, 1}, IN_BF16, 3},
+    {"gate_read", gate_read_body, {2, 1, 768, 384, 384, 384, 3}, IN_BF16, 3},
+    {"gate_read", gate_read_body, {1, 2, 256, 384, 384, 384, 2}, IN_BF16, 3},
+    {"gate_read", gate_read_body, {1, 1, 17152, 384, 384, 384, 67}, IN_BF16, 3},
+    {"gate_read", gate_read_body, {1, 4, 32768, 384, 384, 384, 16}, BENCH, 0},
     {"state_scan", state_scan_body, {1, 1, 1, 1, 1, 1}, BOTH, 0},
     {"state_scan", state_scan_body, {3, 5, 33, 4, 3, 3}, BOTH, 0},
     {"state_scan", state_scan_body, {4, 9, 64, 7, 2, 2, 1}, BOTH, 0},
