@@ -38,6 +38,7 @@ typedef struct Scan {
     int64_t archive_count, archive_capacity;
     DatasetReport report;
     char *place; /* the split folder or archive, for messages */
+    double told; /* when the walk last said how far it is; 0: it has just begun */
 } Scan;
 void scan_free(Scan *s);
 

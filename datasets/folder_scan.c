@@ -5,6 +5,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include "core/clock.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -77,6 +78,16 @@ static void count_other(Scan *s, const char *path, const char *why) {
     }
 }
 
+/* A tree of a million files on a slow disk takes minutes, in which nothing else is heard. */
+static void tell_progress(Scan *s) {
+    enum { LOOKS = 256, SECONDS = 10 };
+    if (s->count % LOOKS != 1) return;
+    const double now = seconds_now();
+    if (s->told > 0 && now - s->told < SECONDS) return;
+    if (s->told > 0) log_info("looking for images: %lld so far", (long long)s->count);
+    s->told = now;
+}
+
 Status scan_add(Scan *s, const char *prefix, const char *inside, int32_t archive, int64_t member) {
     if (is_hidden(inside)) {
         s->report.hidden_skipped++;
@@ -93,6 +104,7 @@ Status scan_add(Scan *s, const char *prefix, const char *inside, int32_t archive
     f.inside = (uint32_t)strlen(prefix);
     TRY(pool_add(&s->pool, prefix, inside, "", &f.name));
     s->files[s->count++] = f;
+    tell_progress(s);
     return STATUS_OK;
 }
 

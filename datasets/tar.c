@@ -3,7 +3,9 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/file.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "datasets/image.h"
 #include "datasets/tar_header.h"
@@ -174,9 +176,14 @@ static Status take_member(Cursor *c) {
 
 /* A block of zeros ends the archive (POSIX asks for two; one at the end of the file is common). */
 static Status take_all(Cursor *c) {
-    while (c->size - c->at >= TAR_BLOCK) {
+    enum { LOOKS = 4096, SECONDS = 10 }; /* reading headers of a large archive may take minutes */
+    double told = seconds_now();
+    for (int64_t n = 1; c->size - c->at >= TAR_BLOCK; n++) {
         if (tar_block_is_zero(c->data + c->at)) return STATUS_OK;
         TRY(take_member(c));
+        if (n % LOOKS != 0 || seconds_now() - told < SECONDS) continue;
+        told = seconds_now();
+        log_info("%s: reading its index, %.0f %%", c->shown, 100 * (double)c->at / (double)c->size);
     }
     if (c->size - c->at > 0) {
         return corrupt(c, c->at, "the file ends inside a block: the archive is truncated");
