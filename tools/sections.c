@@ -122,7 +122,8 @@ static const Option run_options[] = {
 
 static const Option dist_options[] = {
     {"ranks", OPTION_INT, AT(DistConfig, ranks), "0", 0, PEERS_MAX, NULL, "ranks",
-     "processes that share the work, on one host, each with a card or a part of the processors; 0: "
+     "processes that share the work, on each host, each with a card or a part of the processors; "
+     "0: "
      "one for each card that --device lists. Under torchrun, mpirun or srun: not needed"},
     {"nodes", OPTION_INT, AT(DistConfig, nodes), "1", 1, PEERS_MAX, NULL, "nodes",
      "hosts that share the work: the same command on each, with its own --node-rank"},
