@@ -2,8 +2,10 @@
 #include "tools/train_data.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "core/file.h"
 #include "core/log.h"
 #include "core/utf8.h"
 #include "datasets/mix.h"
@@ -116,25 +118,30 @@ void train_data_close(TrainData *d) {
     *d = (TrainData){0};
 }
 
+/* Most reasons begin with the name already. */
+static const char *corrupt_text(const Loader *l, const Dataset *d, int64_t i, char text[1500]) {
+    char shown[600];
+    int64_t sample;
+    const char *reason;
+    loader_corrupt_at(l, i, &sample, &reason);
+    text_printable(dataset_name(d, sample), shown, sizeof shown);
+    const bool named = strstr(reason, shown) != NULL;
+    snprintf(text, 1500, "%s%s%s", named ? "" : shown, named ? "" : ": ", reason);
+    return text;
+}
+
 void report_corrupt(const char *what, const Dataset *d, const Loader *l) {
     int64_t count = l ? loader_corrupt_count(l) : 0;
+    char text[1500];
     if (count == 0) return;
     if (!output_is_mine()) { /* rank 0 tells of its own only */
-        int64_t sample;
-        const char *reason;
-        for (int64_t i = 0; i < count && i < SHOWN_CORRUPT; i++) {
-            loader_corrupt_at(l, i, &sample, &reason);
-            log_warn("%s: %s: %s", what, dataset_name(d, sample), reason);
-        }
+        for (int64_t i = 0; i < count && i < SHOWN_CORRUPT; i++)
+            log_warn("%s: %s", what, corrupt_text(l, d, i, text));
         return;
     }
     note("%s: %lld of %lld images could not be decoded:", what, (long long)count,
          (long long)dataset_count(d));
-    for (int64_t i = 0; i < count && i < SHOWN_CORRUPT; i++) {
-        int64_t sample;
-        const char *reason;
-        loader_corrupt_at(l, i, &sample, &reason);
-        note("  %s: %s", dataset_name(d, sample), reason);
-    }
+    for (int64_t i = 0; i < count && i < SHOWN_CORRUPT; i++)
+        note("  %s", corrupt_text(l, d, i, text));
     if (count > SHOWN_CORRUPT) note("  ... and %lld more", (long long)(count - SHOWN_CORRUPT));
 }
