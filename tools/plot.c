@@ -140,10 +140,11 @@ static void whisker(Plot *p, double x, double low, double high, Color c) {
     line(p, x - HALF, y1, x + HALF, y1, c);
 }
 
-/* Squares at the values while they can be told apart; later where a line begins. */
-enum { MARKED = 80 };
+/* Squares at the values while they can be told apart; later where a line begins. Of more values
+ * than there are columns their mean in each is drawn over a pale band of all of them. */
+enum { MARKED = 80, BANDED = 2 * (WIDTH - LEFT - RIGHT) };
 
-static void draw(Plot *p, const PlotSeries *s, Color c, bool points) {
+static void draw_values(Plot *p, const PlotSeries *s, Color c, bool points) {
     bool joined = false;
     double x0 = 0, y0 = 0;
     for (int64_t i = 0; i < s->count; i++) {
@@ -158,6 +159,37 @@ static void draw(Plot *p, const PlotSeries *s, Color c, bool points) {
         x0 = x;
         y0 = y;
     }
+}
+
+static void draw_means(Plot *p, const PlotSeries *s, Color c) {
+    double sums[WIDTH] = {0}, x0 = -1, y0 = 0;
+    int64_t counts[WIDTH] = {0};
+    for (int64_t i = 0; i < s->count; i++) {
+        const double vx = on_axis(p, s->x[i]), vy = on_axis(p, s->y[i]);
+        if (!isfinite(vx) || !isfinite(vy)) continue;
+        const long column = lround(place_x(p, vx));
+        if (column < 0 || column >= WIDTH) continue; /* both ends of the range lie inside */
+        sums[column] += place_y(p, vy);
+        counts[column]++;
+    }
+    for (int x = 0; x < WIDTH; x++) {
+        if (counts[x] == 0) continue;
+        const double y = sums[x] / (double)counts[x];
+        if (x0 >= 0) line(p, x0, y0, x, y, c);
+        x0 = x;
+        y0 = y;
+    }
+}
+
+static Color pale(Color c) {
+    return (Color){(uint8_t)((c.red + 2 * 255) / 3), (uint8_t)((c.green + 2 * 255) / 3),
+                   (uint8_t)((c.blue + 2 * 255) / 3)};
+}
+
+static void draw(Plot *p, const PlotSeries *s, Color c, bool points) {
+    const bool band = !points && s->count > BANDED;
+    draw_values(p, s, band ? pale(c) : c, points);
+    if (band) draw_means(p, s, c);
 }
 
 /* How many points of the series lie in a box of the picture. */
