@@ -29,6 +29,7 @@
 #define OWN_ROWS     (64 * MAKERS) /* of a block */
 #define CLUSTER_ROWS (CLUSTER * OWN_ROWS)
 #define X_BYTES      (CHUNKS * TILE_BYTES) /* of a maker */
+#define X_BOXES      (MAKERS * CHUNKS)
 #define SHARED       (MAKERS * X_BYTES + STAGES * STAGE_BYTES + 1024 + 256)
 
 typedef struct ReadArgs {
@@ -79,33 +80,45 @@ static __device__ __forceinline__ Shared stage_take(const Ring &r, int n) {
     return r.data + at * STAGE_BYTES;
 }
 
-/* Rows of x of the block's tile number `round`, which begins at row `first`. */
-static __device__ __forceinline__ void rows_fetch(const Ring &r, const ReadArgs &g, int first,
-                                                  int round) {
+/* Rows of x of the block's tile number `round` may come. */
+static __device__ __forceinline__ void rows_begin(const Ring &r, int round) {
     for (int i = 0; i < MAKERS; i++) {
         barrier_wait(r.gone + 8 * i, (round & 1) ^ 1);
         barrier_expect(r.come + 8 * i, X_BYTES);
-        for (int k = 0; k < CHUNKS; k++)
-            box_fetch(r.x + i * X_BYTES + k * TILE_BYTES, &g.x, 64 * k, first + 64 * i,
-                      r.come + 8 * i);
     }
 }
 
+/* Box `number` of the tile that begins at row `first`. */
+static __device__ __forceinline__ void rows_fetch(const Ring &r, const ReadArgs &g, int first,
+                                                  int number) {
+    const int which = number % MAKERS, k = number / MAKERS;
+    box_fetch(r.x + which * X_BYTES + k * TILE_BYTES, &g.x, 64 * k, first + 64 * which,
+              r.come + 8 * which);
+}
+
+/* Boxes of x go between the stages, one at a time: all at once they would keep stages waiting. */
 static __device__ void copier_run(const Ring &r, const ReadArgs &g, int rank) {
     const int step = gridDim.x / CLUSTER;
-    int n = 0, round = 0;
+    int n = 0, round = 0, from = 0, box = X_BOXES; /* the box of x that is next, and its tile */
     for (int tile = blockIdx.x / CLUSTER; tile < g.tiles; tile += step) {
         const int first = tile * CLUSTER_ROWS, own = first + rank * OWN_ROWS;
         const int head = first / g.tokens % g.heads, chunk = first / g.chunk;
-        if (round == 0) rows_fetch(r, g, own, round++);
+        if (round == 0) {
+            rows_begin(r, round++);
+            for (int i = 0; i < X_BOXES; i++) rows_fetch(r, g, own, i);
+        }
         for (int k = 0; k < CHUNKS * GATE_STEPS; k++, n++) {
+            if (box < X_BOXES) rows_fetch(r, g, from, box++);
             const Shared to = stage_take(r, n);
             box_fetch_all(to + rank * TILE_BYTES, &g.w, rank * SIZE + k / GATE_STEPS * 64,
                           head * SIZE + k % GATE_STEPS * 64, r.full + 8 * (n % STAGES), 3);
         }
         for (int k = 0; k < CHUNKS * READ_STEPS; k++, n++) {
-            if (k == NEXT_X && tile + step < g.tiles)
-                rows_fetch(r, g, own + step * CLUSTER_ROWS, round++);
+            if (k == NEXT_X && tile + step < g.tiles) {
+                rows_begin(r, round++);
+                from = own + step * CLUSTER_ROWS, box = 0;
+            }
+            if (box < X_BOXES) rows_fetch(r, g, from, box++);
             const Shared to = stage_take(r, n);
             box_fetch_all(to + rank * TILE_BYTES, &g.s, k / READ_STEPS * 64,
                           chunk * SIZE + k % READ_STEPS * 128 + rank * 64,
