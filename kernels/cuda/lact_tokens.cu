@@ -5,7 +5,6 @@
  */
 #include "kernels/cuda/chain.cuh"
 #include "kernels/cuda/norm.cuh"
-#include "kernels/cuda/stream.cuh"
 
 #define WARPS      8
 #define THREADS    (32 * WARPS)
@@ -18,9 +17,8 @@ static dim3 row_block() {
 static unsigned row_grid(int64_t rows) {
     return (unsigned)ceil_div(rows, WARPS);
 }
-/* From the last row on, as in lact.cu. */
 static __device__ __forceinline__ int64_t row_of_warp() {
-    return ((int64_t)gridDim.x - 1 - blockIdx.x) * WARPS + threadIdx.y;
+    return (int64_t)blockIdx.x * WARPS + threadIdx.y;
 }
 
 /* ---- heads of a packed projection ----------------------------------------------------------- */
@@ -64,7 +62,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int k = 0; k < PACKS; k++) {
         const int c = (k * 32 + threadIdx.x) * V;
-        if (c < s.width) pack_load_once<T, V>(v[k], in + c);
+        if (c < s.width) pack_load<T, V>(v[k], in + c);
     }
 #pragma unroll
     for (int k = 0; k < PACKS; k++) {
@@ -133,8 +131,8 @@ __global__ void __launch_bounds__(THREADS, PACKS > 3 ? 1 : 3)
         const int c = (k * 32 + threadIdx.x) * V;
         x[k] = g[k] = make_uint4(0, 0, 0, 0);
         if (c >= s.width) continue;
-        x[k] = load_once(packed + from + c);
-        g[k] = load_once(dy + row * s.width + c);
+        x[k] = *reinterpret_cast<const uint4 *>(packed + from + c);
+        g[k] = *reinterpret_cast<const uint4 *>(dy + row * s.width + c);
     }
 #pragma unroll
     for (int k = 0; k < PACKS; k++) {

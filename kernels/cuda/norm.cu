@@ -4,7 +4,6 @@
  */
 #include "kernels/cuda/chain.cuh"
 #include "kernels/cuda/norm.cuh"
-#include "kernels/cuda/stream.cuh"
 
 #define WARPS 8
 
@@ -14,8 +13,7 @@ template <typename T, int PACKS>
 __global__ void __launch_bounds__(32 * WARPS)
     layernorm_kernel(T *y, float *stats, const T *x, NormArgs g, int64_t rows) {
     const int V = 16 / sizeof(T), lane = threadIdx.x;
-    /* from the last row on, which the product in front wrote last: it is in cache yet */
-    const int64_t row = ((int64_t)gridDim.x - 1 - blockIdx.x) * WARPS + threadIdx.y;
+    const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
     chain_wait();
     if (row >= rows) return;
     uint4 raw[PACKS];
@@ -23,7 +21,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     for (int p = 0; p < PACKS; p++) {
         const int c = (p * 32 + lane) * V;
         raw[p] = make_uint4(0, 0, 0, 0);
-        if (c < g.width) raw[p] = load_once(x + row * g.width + c);
+        if (c < g.width) raw[p] = *reinterpret_cast<const uint4 *>(x + row * g.width + c);
     }
     row_norm<T, PACKS>(y ? y + row * g.width : NULL, stats ? stats + 2 * row : NULL, raw, g, lane);
 }
@@ -119,8 +117,8 @@ static __device__ __forceinline__ void row_fetch(RowPart &r, const NormBack &g, 
                                                  int c) {
     const int64_t at = row * g.width + c;
     if (c < g.width) {
-        r.dy = load_once((const T *)g.dy + at);
-        r.x = load_once((const T *)g.x + at);
+        r.dy = *reinterpret_cast<const uint4 *>((const T *)g.dy + at);
+        r.x = *reinterpret_cast<const uint4 *>((const T *)g.x + at);
         if (g.dx.add) r.old = *reinterpret_cast<const uint4 *>((const T *)g.dx.t.data + at);
     }
     r.stats = *reinterpret_cast<const float2 *>(g.stats + 2 * row);
@@ -183,13 +181,12 @@ __global__ void __launch_bounds__(384, 2) layernorm_backward_kernel(NormBack g) 
     const float inverse = 1.0f / width;
     float dw[V] = {}, db[V] = {}, wv[V] = {};
     if (c < width) floats_load<V>(wv, g.w + c);
-    /* from the last row on, as above */
-    int64_t row = g.rows - 1 - ((int64_t)blockIdx.x * blockDim.y + threadIdx.y);
+    int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
     RowPart now = {}, next = {};
-    if (row >= 0) row_fetch<T>(next, g, row, c);
-    for (int turn = 0; row >= 0; row -= step, turn ^= 1) {
+    if (row < g.rows) row_fetch<T>(next, g, row, c);
+    for (int turn = 0; row < g.rows; row += step, turn ^= 1) {
         now = next;
-        if (row >= step) row_fetch<T>(next, g, row - step, c);
+        if (row + step < g.rows) row_fetch<T>(next, g, row + step, c);
         const float mean = now.stats.x, rstd = now.stats.y;
         float u[V], n[V], sum_u = 0, sum_un = 0; /* u = dy w, n = the normalised x */
 #pragma unroll
@@ -218,7 +215,7 @@ __global__ void __launch_bounds__(384, 2) layernorm_backward_kernel(NormBack g) 
     float *partial = g.partial;
     if (!partial) return;
     /* As often as the rows of threads that had one more (tests/gpu/named_barriers.cu). */
-    if (g.dx.t.data && blockDim.x > 32 && row + threadIdx.y >= 0) row_meet();
+    if (g.dx.t.data && blockDim.x > 32 && row - threadIdx.y < g.rows) row_meet();
     for (int y = 0; y < (int)blockDim.y; y++) {
 #pragma unroll
         for (int i = 0; i < V; i++) {
