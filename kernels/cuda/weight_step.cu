@@ -5,73 +5,20 @@
  * are read again.
  */
 #include "kernels/cuda/chain.cuh"
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/weight_step.cuh"
 
-#define COLUMNS 32
 #define THREADS 256
 #define WARPS   (THREADS / 32)
 
-typedef struct Matrices {
-    int64_t outer, pitch, at; /* y and dy have rows of `pitch`, of which [at, at + columns) */
-    int rows, columns, period;
-} Matrices;
-
-/* What one launch takes: matrices of one size, blockIdx.z says which. */
-typedef struct StepPart {
-    void *y;
-    float *stats;
-    const void *u;
-    const float *w;
-    Matrices s;
-} StepPart;
-typedef struct StepParts {
-    StepPart part[WEIGHT_PARTS];
-} StepParts;
-
-typedef struct SlopePart {
-    void *du;
-    const void *dy, *y;
-    const float *stats;
-    Matrices s;
-    bool add;
-} SlopePart;
-typedef struct SlopeParts {
-    SlopePart part[WEIGHT_PARTS];
-} SlopeParts;
-
-/* Without a run-time index, which would move the parts to local memory. */
+/* Of a launch whose blockIdx.z says which part. */
 template <typename Part, typename Parts>
 static __device__ __forceinline__ Part part_of_block(const Parts &p) {
-    return blockIdx.z == 0 ? p.part[0] : blockIdx.z == 1 ? p.part[1] : p.part[2];
+    return part_number<Part>(p, (int)blockIdx.z);
 }
 
 /* Threads of a block: columns in packs of V, then lanes over the rows. */
 template <int V> static dim3 step_block(int threads = THREADS) {
     return dim3(COLUMNS / V, threads / (COLUMNS / V));
-}
-
-/* Sum of a value per column over the block, the same in every thread of a column. */
-template <int V, int COUNT = WARPS>
-static __device__ __forceinline__ void column_sums(float (&v)[V], float (*shared)[COLUMNS]) {
-    const int thread = threadIdx.y * (COLUMNS / V) + threadIdx.x;
-#pragma unroll
-    for (int i = 0; i < V; i++) {
-#pragma unroll
-        for (int step = COLUMNS / V; step < 32; step *= 2)
-            v[i] += __shfl_xor_sync(0xffffffffu, v[i], step);
-    }
-    __syncthreads();
-    if (thread % 32 < COLUMNS / V) {
-#pragma unroll
-        for (int i = 0; i < V; i++) shared[thread / 32][threadIdx.x * V + i] = v[i];
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < V; i++) {
-        v[i] = 0;
-#pragma unroll
-        for (int warp = 0; warp < COUNT; warp++) v[i] += shared[warp][threadIdx.x * V + i];
-    }
 }
 
 /* M = W + sign U of V columns of a row; start receives W. */
@@ -88,21 +35,6 @@ template <int V>
 static __device__ __forceinline__ void add_squares(float (&sum)[V], const float (&v)[V]) {
 #pragma unroll
     for (int i = 0; i < V; i++) sum[i] = fmaf(v[i], v[i], sum[i]);
-}
-
-/* Factors of the columns from the sums of their squares. */
-template <int V>
-static __device__ __forceinline__ void column_factors(float (&scale)[V], float *stats,
-                                                      const float (&moved)[V],
-                                                      const float (&start)[V], float offset) {
-#pragma unroll
-    for (int i = 0; i < V; i++) {
-        const float norm = sqrtf(moved[i]), wanted = sqrtf(start[i]), product = norm * wanted;
-        scale[i] = wanted / (norm + offset);
-        if (!stats || threadIdx.y > 0) continue;
-        stats[2 * i] = scale[i];
-        stats[2 * i + 1] = product > 0 ? 1.0f / product : 0.0f;
-    }
 }
 
 template <typename T, typename U, int V, int HELD, int COUNT = WARPS>
@@ -227,7 +159,7 @@ __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
             for (int i = 0; i < 4; i++) pull[i] = fmaf(g[i], v[i], pull[i]);
         }
-        column_sums<4>(pull, shared);
+        column_sums<4, WARPS>(pull, shared);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             if (c >= s.columns) continue;
@@ -266,7 +198,7 @@ __global__ void __launch_bounds__(THREADS, 4)
 #pragma unroll
             for (int i = 0; i < V; i++) pull[i] = fmaf(g[i], v[i], pull[i]);
         }
-        column_sums<V>(pull, shared);
+        column_sums<V, WARPS>(pull, shared);
         if (c >= s.columns) continue;
 #pragma unroll
         for (int i = 0; i < V; i++) {
@@ -336,6 +268,9 @@ static void step_launch(Device *d, const StepParts &p, int parts, float sign, fl
     if (fours && few && s.rows <= FEW_ROWS * MANY / (COLUMNS / 4) && offset > 0)
         chain_launch(d, true, grid, step_block<4>(MANY), 0,
                      weight_step_kernel<T, U, 4, FEW_ROWS, MANY / 32>, p, sign, offset);
+    else if (sizeof(T) == sizeof(bf16) && sizeof(U) == sizeof(bf16) && offset > 0 &&
+             weight_step_run_fits(d, p, parts))
+        (void)weight_step_run(d, p, parts, sign, offset); /* launched() tells */
     else if (fours && is_held(s) && offset > 0)
         weight_step_kernel<T, U, 4, HELD_ROWS>
             <<<grid, step_block<4>(), 0, stream>>>(p, sign, offset);
@@ -405,16 +340,19 @@ static Status slopes_launch(Device *d, const SlopeParts &p, int parts, DType dty
     return STATUS_OK;
 }
 
+static SlopePart slope_part(const WeightSlope *q) {
+    SlopePart p = {};
+    p.du = q->du.t.data, p.add = q->du.add;
+    p.dy = q->dy.data, p.y = q->y.data;
+    p.stats = (const float *)q->stats.data;
+    p.s = matrices_of(q->dy, q->at, q->du.t.shape[2], 1);
+    return p;
+}
+
 /* The steps' slopes of parts of one size; du of each is set. */
 static Status slopes_run(Device *d, const WeightSlope *part, int count, float sign) {
     SlopeParts p = {};
-    for (int i = 0; i < count; i++) {
-        const WeightSlope *q = &part[i];
-        p.part[i].du = q->du.t.data, p.part[i].add = q->du.add;
-        p.part[i].dy = q->dy.data, p.part[i].y = q->y.data;
-        p.part[i].stats = (const float *)q->stats.data;
-        p.part[i].s = matrices_of(q->dy, q->at, q->du.t.shape[2], 1);
-    }
+    for (int i = 0; i < count; i++) p.part[i] = slope_part(&part[i]);
     WITH_ACT("weight_step_backward", part[0].dy.dtype, T,
              WITH_ACT("weight_step_backward", part[0].du.t.dtype, U,
                       TRY((slopes_launch<T, U>(d, p, count, part[0].dy.dtype, sign)))));
@@ -432,8 +370,30 @@ static Status sum_steps(Device *d, const WeightSlope *part, Tensor steps, float 
     return copy_cuda(d, part->du, steps, 1.0f);
 }
 
+/* All parts at once, where the kernel for many BF16 matrices takes them. */
+static Status slopes_together(Device *d, int parts, const WeightSlope *part, float sign,
+                              bool *done) {
+    SlopeParts p = {};
+    SlopeSums sums = {};
+    *done = parts > 0;
+    for (int i = 0; i < parts && *done; i++) {
+        const WeightSlope *q = &part[i];
+        *done = q->du.t.data && q->du.t.dtype == DTYPE_BF16 && q->dy.dtype == DTYPE_BF16;
+        if (!*done) break;
+        p.part[i] = slope_part(q);
+        if (q->dw.t.data) p.part[i].s.period = (int)q->dw.t.shape[0];
+        sums.dw[i] = q->dw;
+        *done = same_size(p.part[0].s, p.part[i].s);
+    }
+    *done = *done && weight_slope_run_fits(d, p, parts);
+    return *done ? weight_slope_run(d, p, sums, parts, sign) : STATUS_OK;
+}
+
 static Status step_backward(Device *d, int parts, const WeightSlope *part, float sign) {
     WeightSlope work[WEIGHT_PARTS];
+    bool done;
+    TRY(slopes_together(d, parts, part, sign, &done));
+    if (done) return STATUS_OK;
     for (int i = 0; i < parts; i++) {
         const WeightSlope *q = &part[i];
         work[i] = *q;

@@ -141,6 +141,7 @@ const OpCase cases_weight_step[] = {
     {"weight_step", weight_step_body, {4, 40, 24, 2, 24, 0, 3}, BOTH, 0},
     /* many matrices */
     {"weight_step", weight_step_body, {92, 46, 72, 2, 8, 0}, BOTH, 0},
+    {"weight_step", weight_step_body, {70, 100, 136, 1, 0, 8}, BOTH, 0},
     {"weight_step", weight_step_body, {32, 768, 768, 1, 768, 0}, BENCH, 0},
     {"weight_step_backward", weight_step_backward_body, {1, 1, 1, 1}, BOTH, 0},
     {"weight_step_backward", weight_step_backward_body, {4, 8, 12, 2, 0, 12}, BOTH, 0},
@@ -148,6 +149,8 @@ const OpCase cases_weight_step[] = {
     {"weight_step_backward", weight_step_backward_body, {5, 768, 72, 1, 72, 0}, BOTH, 0},
     {"weight_step_backward", weight_step_backward_body, {2, 1000, 40, 1, 0, 0}, BOTH, 0},
     {"weight_step_backward", weight_step_backward_body, {4, 40, 24, 2, 0, 0, 1, 1}, BOTH, 0},
+    {"weight_step_backward", weight_step_backward_body, {92, 46, 72, 2, 8, 0}, BOTH, 0},
+    {"weight_step_backward", weight_step_backward_body, {70, 100, 136, 1, 0, 8}, BOTH, 0},
     {"weight_step_backward", weight_step_backward_body, {32, 768, 768, 1, 768, 0}, BENCH, 0},
     {0},
 };
