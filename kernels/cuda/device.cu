@@ -334,6 +334,7 @@ void *cuda_device_stream(Device *d) {
 Status cuda_graph_begin(Device *d) {
     CUDA_TRY(cudaStreamBeginCapture(stream_of(d), cudaStreamCaptureModeThreadLocal),
              "starting to record a graph");
+    gemm_record(backend_of(d)->gemm);
     return STATUS_OK;
 }
 
@@ -342,7 +343,8 @@ Status cuda_graph_end(Device *d, DeviceGraph **out) {
     cudaGraph_t graph = NULL;
     CUDA_TRY(cudaStreamEndCapture(stream_of(d), &graph), "recording a graph");
     DeviceGraph *g;
-    Status status = mem_alloc((void **)&g, 1, sizeof *g, "CUDA graph");
+    Status status = gemm_recorded(backend_of(d)->gemm, graph);
+    if (status == STATUS_OK) status = mem_alloc((void **)&g, 1, sizeof *g, "CUDA graph");
     if (status != STATUS_OK) {
         (void)cudaGraphDestroy(graph);
         return status;

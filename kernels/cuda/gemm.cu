@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/blas.cuh"
 #include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/gemm_slots.cuh"
 
 #define WORKSPACE_BYTES ((size_t)64 << 20)
 #define CANDIDATES      8
@@ -30,6 +31,7 @@ typedef struct GemmPlan {
 struct GemmCache {
     cublasLtHandle_t handle;
     void *workspace;
+    GemmSlots slots; /* of products that need no more */
     GemmPlan *plans;
     int64_t count, capacity;
     cudaEvent_t start, stop;
@@ -53,6 +55,7 @@ Status gemm_open(Device *d, GemmCache **out) {
     TRY(blas_load());
     BLAS_TRY(blas.Create(&cache->handle), "opening");
     CUDA_TRY(cudaMalloc(&cache->workspace, WORKSPACE_BYTES), "workspace of cuBLASLt");
+    TRY(slots_open(&cache->slots));
     CUDA_TRY(cudaEventCreate(&cache->start), "creating an event");
     CUDA_TRY(cudaEventCreate(&cache->stop), "creating an event");
     return STATUS_OK;
@@ -74,6 +77,7 @@ void gemm_close(GemmCache *cache) {
     if (cache->start) (void)cudaEventDestroy(cache->start);
     if (cache->stop) (void)cudaEventDestroy(cache->stop);
     if (cache->workspace) (void)cudaFree(cache->workspace);
+    slots_close(&cache->slots);
     if (cache->handle) (void)blas.Destroy(cache->handle);
     mem_free(cache);
 }
@@ -153,13 +157,22 @@ static Status plan_describe(GemmPlan *p, const GemmCall *g) {
     return layout_new(&p->c, g->out, g->m, g->n, g->ldc, g->batch, g->step_c);
 }
 
+typedef struct Workspace {
+    void *memory;
+    size_t bytes;
+} Workspace;
+
 static cublasStatus_t plan_execute(GemmCache *cache, const GemmPlan *p, const GemmCall *g,
-                                   const cublasLtMatmulAlgo_t *algo, void *result,
+                                   const cublasLtMatmulAlgo_t *algo, void *result, Workspace w,
                                    cudaStream_t stream) {
     const float beta = g->add ? 1.0f : 0.0f;
     return blas.Matmul(cache->handle, p->op, &g->alpha, g->b, p->b, g->a, p->a, &beta,
-                       g->from ? g->from : g->c, p->c, result, p->c, algo, cache->workspace,
-                       WORKSPACE_BYTES, stream);
+                       g->from ? g->from : g->c, p->c, result, p->c, algo, w.memory, w.bytes,
+                       stream);
+}
+
+static Workspace workspace_large(const GemmCache *cache) {
+    return (Workspace){cache->workspace, WORKSPACE_BYTES};
 }
 
 /* ---- choice --------------------------------------------------------------------------------- */
@@ -243,7 +256,8 @@ static Status trial_run(GemmCache *cache, GemmPlan *p, const GemmCall *g, Trial 
     *ms = -1.0f;
     CUDA_TRY(cudaEventRecord(cache->start, stream), "comparing algorithms");
     for (int run = 0; run < runs; run++)
-        if (plan_execute(cache, p, g, algo, t->result[side], stream) != CUBLAS_STATUS_SUCCESS)
+        if (plan_execute(cache, p, g, algo, t->result[side], workspace_large(cache), stream) !=
+            CUBLAS_STATUS_SUCCESS)
             return STATUS_OK;
     CUDA_TRY(cudaEventRecord(cache->stop, stream), "comparing algorithms");
     CUDA_TRY(cudaEventSynchronize(cache->stop), "comparing algorithms");
@@ -388,6 +402,17 @@ Status gemm_run(Device *d, const GemmCall *g) {
     const void *bias = g->bias;
     if (bias && g->out == DTYPE_BF16) TRY(bias_rounded(d, g->bias, g->n, &bias));
     TRY(plan_bias(plan, bias));
-    BLAS_TRY(plan_execute(cache, plan, g, &plan->algo, g->c, stream_of(d)), "a matrix product");
+    const bool little = plan->workspace <= SLOT_BYTES;
+    const Workspace w =
+        little ? (Workspace){slots_take(&cache->slots), SLOT_BYTES} : workspace_large(cache);
+    BLAS_TRY(plan_execute(cache, plan, g, &plan->algo, g->c, w, stream_of(d)), "a matrix product");
     return STATUS_OK;
+}
+
+void gemm_record(GemmCache *cache) {
+    slots_begin(&cache->slots);
+}
+
+Status gemm_recorded(GemmCache *cache, cudaGraph_t graph) {
+    return slots_hoist(&cache->slots, graph);
 }

@@ -35,6 +35,11 @@ GemmCall gemm_call(int64_t m, int64_t n, int64_t k, const void *a, bool ta, cons
 /* Runs the call; without an algorithm in cuBLASLt, by a simple kernel. May take scratch. */
 Status gemm_run(Device *d, const GemmCall *g);
 
+/* A graph begins to be recorded, and is about to be built: what clears counters of its products is
+ * gathered (gemm_slots.cuh). */
+void gemm_record(GemmCache *cache);
+Status gemm_recorded(GemmCache *cache, cudaGraph_t graph);
+
 /* The simple kernel (gemm_simple.cu). */
 Status gemm_simple(Device *d, const GemmCall *g);
 
