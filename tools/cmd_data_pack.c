@@ -10,6 +10,7 @@
 #include "core/memory.h"
 #include "core/rng.h"
 #include "datasets/tar_writer.h"
+#include "nn/train.h"
 #include "tools/cli.h"
 #include "tools/data_scan.h"
 #include "tools/sections.h"
@@ -133,6 +134,7 @@ static Status take_image(Pack *p, SplitPack *split, int64_t i) {
 static Status take_images(Pack *p, SplitPack *split, const int64_t *order) {
     const int64_t count = dataset_count(p->dataset);
     for (int64_t i = 0; i < count; i++) {
+        if (train_stop_requested()) return status_set(STATUS_STOPPED, "stopped");
         TRY(take_image(p, split, order[i]));
         if (time(NULL) - p->start >= 2)
             progress_line(10, "packing %lld of %lld", (long long)i + 1, (long long)count);
@@ -294,10 +296,15 @@ static int run(Config *config, int argc, char **argv) {
     const int usage = data_take_root(&command_data_pack, 1, argv);
     if (usage != 0) return usage;
     p.out = argv[1];
+    signals_catch(train_request_stop);
     Status s = make(&p);
     progress_end();
     if (s == STATUS_OK) s = report(&p);
     class_list_free(&p.classes);
+    if (s == STATUS_STOPPED && signals_exit_code() != 0) {
+        note("stopped; nothing is left of it");
+        return signals_exit_code();
+    }
     return s == STATUS_OK ? 0 : cli_fail(s);
 }
 

@@ -111,4 +111,23 @@ equal 'exit code on a full disk' "$got" 4
 tells 'train-000000.tar'
 checks=$((checks + 1))
 [ -z "$(ls -d x* 2>/dev/null)" ] || fail "left behind: $(ls -d x*)"
+# ---- stopped half-way: no shard, no folder ----
+command_line='ttv data pack, interrupted'
+got=0
+: >err
+for ((i = 1; i <= 100; i++)); do
+    grep -q 'nothing is left of it' err && break
+    rm -rf x
+    "$TTV" data pack shards x --shard-images 1 >/dev/null 2>err &
+    last=$!
+    sleep 0.0$((i % 10))
+    kill -TERM $last 2>/dev/null
+    wait $last
+    got=$?
+done
+err=$(cat err)
+tells 'nothing is left of it'
+equal 'exit code' "$got" 143
+checks=$((checks + 1))
+[ -z "$(ls -d x* 2>/dev/null)" ] || fail "left behind: $(ls -d x*)"
 finish
