@@ -40,9 +40,11 @@ typedef struct Phase {
     uint8_t halves;      /* 64 rows of a tile, not by quads */
     bool turned;         /* b lies as [k, n], not as [n, k] */
     bool symmetric;      /* tiles on and below the diagonal, each written twice */
+    bool low;            /* a and, unless turned, b are symmetric: no quads above the diagonal */
     int depth;           /* of one term */
     int columns, across; /* of the result, in elements and tiles */
     int tiles, sets;     /* of one matrix; a set is what the blocks of a cluster do together */
+    int beside;          /* sets of the next phase that come before a matrix's own, by quads */
     float alpha, beta, gamma, kappa;
     int power;          /* of the matrix's rate, by which all four are multiplied */
     const float *carry; /* F32 [n, r, columns], or NULL */

@@ -59,6 +59,10 @@ static __device__ __forceinline__ void boxes_commit(void) {
 static __device__ __forceinline__ void boxes_wait_read(void) {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
+/* The same of all but the last group. */
+static __device__ __forceinline__ void boxes_wait_read_but_one(void) {
+    asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
+}
 static __device__ __forceinline__ void boxes_wait(void) {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }

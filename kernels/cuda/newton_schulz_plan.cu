@@ -22,6 +22,7 @@ typedef struct Plan {
     int maps, covers, covered; /* covered: tiles of a symmetric result */
     int halves, others;        /* 64 rows of a tile of symmetric results, of others */
     bool quads;                /* newton_schulz_quad.cu */
+    bool beside;               /* phases that do not wait for each other, matrix by matrix */
     bool folded; /* aX is in the product, B having a I in it, instead of coming from F32 values */
 } Plan;
 
@@ -75,6 +76,11 @@ static void phase_wait(Phase *p, int first, int second) {
     p->wait[0] = (uint8_t)first, p->wait[1] = (uint8_t)second;
 }
 
+/* Phase `first` and the next one are done matrix by matrix. */
+static void phase_beside(Chain *c, int first) {
+    c->phase[first].beside = c->phase[first + 1].sets;
+}
+
 static void phase_add(Phase *p, int s, float beta) {
     p->s = (uint8_t)s;
     p->beta = beta;
@@ -89,6 +95,7 @@ static int power_of(const Plan *plan, int k, int power) {
 static void plan_square(Plan *plan, int a, int b, int k) {
     const float *triple = plan->it->s->triple[k];
     Phase *p = plan_phase(plan, b, a, a, plan->it->r, true);
+    p->low = true;
     p->alpha = triple[2];
     phase_add(p, a, triple[1]);
     if (plan->folded) p->gamma = triple[0];
@@ -103,6 +110,7 @@ static void plan_polynomial(Plan *plan, int a, int b, int x, int k) {
 /* X of step k + 1 in `to`, and in F32 in `wide`, where X of step k lies in F32 too. */
 static Phase *plan_step(Plan *plan, int to, int b, int x, int k, float *wide) {
     Phase *p = plan_phase(plan, to, b, x, plan->it->r, false);
+    p->low = true;
     p->power = power_of(plan, k, 1);
     if (plan->folded) return p;
     p->wide = wide;
@@ -152,20 +160,22 @@ static void cover_halves(Plan *plan) {
         for (int i = 2 * j; i < side; i += 2) cover_put(plan, i, i + 1 < side ? i + 1 : NOBODY, j);
 }
 
-/* A group has at least that many sets in its first phase, so that few wait for the phase before,
- * and that many bytes of X: fewer matrices wait more, many more find less in the second-level cache
- * (96 matrices of 768 x 768 by quads, H200: forward 2.78, 2.37, 1.92, 1.79, 1.80 ms, backward 6.46,
- * 6.14, 5.52, 5.45, 5.43 with groups of 8, 12, 16, 24, 32). */
-#define GROUP_SETS  132
-#define GROUP_BYTES (32 << 20)
+/* A group has at least that many sets in its first phases, so that few wait for those before, and
+ * that many bytes of X: fewer matrices wait more, many more find less in the second-level cache (96
+ * matrices of 768 x 768 by quads, H200 at 700 W: forward 1.81, 1.76, 1.78 ms with groups of 32, 24,
+ * 20; backward 4.90, 5.03, 4.85, 5.10 ms with groups of 32, 24, 16, 14). */
+#define GROUP_SETS     132
+#define GROUP_FORWARD  (27 << 20)
+#define GROUP_BACKWARD (18 << 20) /* two phases at a time, three matrices beside each X */
 
 static Status plan_run(Plan *plan) {
     Chain *c = plan->c;
     Device *d = plan->it->d;
     const size_t bytes = sizeof(int) * (size_t)(c->phases * c->n + 1);
     const int64_t bytes_each = plan->it->r * plan->it->c * (int64_t)sizeof(bf16);
-    const int by_sets = (int)ceil_div(GROUP_SETS, c->phase[0].sets);
-    const int by_bytes = (int)(GROUP_BYTES / bytes_each), most = max(by_sets, by_bytes);
+    const int by_sets = (int)ceil_div(GROUP_SETS, c->phase[0].sets + c->phase[0].beside);
+    const int by_bytes = (int)((plan->beside ? GROUP_BACKWARD : GROUP_FORWARD) / bytes_each);
+    const int most = max(by_sets, by_bytes);
     const int groups = c->n > most ? (c->n + most / 2) / most : 1; /* of one size */
     c->group = (int)ceil_div(c->n, groups);
     c->sets = c->n * c->sets_each;
@@ -271,6 +281,7 @@ static void plan_slope_q(Plan *plan, const Kept *m, int k) {
     const float *triple = plan->it->s->triple[k];
     Phase *p = plan_phase(plan, m->q, m->h[k % 2], m->a[k % 2], plan->it->r, true);
     phase_second(p, m->a[k % 2], m->h[k % 2]);
+    p->low = true;
     p->alpha = triple[2];
     phase_add(p, m->h[k % 2], triple[1]);
     p->power = power_of(plan, k, 1); /* Q is multiplied by X alone */
@@ -300,8 +311,13 @@ static void plan_step_both(Plan *plan, const Kept *m, int k, int x, int t, float
     }
     Phase *p = plan_phase(plan, m->t[k % 2], b, t, plan->it->r, false);
     phase_second(p, m->q, x);
+    p->low = true;
     phase_wait(p, o->b, o->q);
     if (!plan->folded) phase_add(p, t, plan->it->s->triple[k][0]);
+    if (!plan->beside) return;
+    phase_beside(c, o->a);
+    phase_beside(c, o->b);
+    if (!last) phase_beside(c, o->x);
 }
 
 /* The iteration is U f(S) V' of X = U S V', f odd, and the derivative of such a function is its own
@@ -315,6 +331,7 @@ Status iterate_chain_backward(const Iteration *it, void *dx0, DType type, const 
     float *wide;
     int from, slope;
     plan_init(&plan, &c, it);
+    plan.beside = plan.quads;
     TRY(plan_matrix(&plan, x, it->c, &from));
     TRY(plan_matrix(&plan, dx, it->c, &slope));
     TRY(keep(&plan, &m));

@@ -5,104 +5,53 @@
  * and all 256 columns, so that it fetches 128 rows of a and half of b for 128 x 256 results; tiles
  * of 128 x 128 ask half as much again of the second-level cache, and a quarter more of shared
  * memory. Of a quad on the diagonal of a symmetric result a strip has only the columns up to the
- * diagonal; blocks take strips 0 and 3, and 1 and 2, which is the same work. Quads at the end of a
- * matrix have fewer strips and columns.
+ * diagonal; blocks take strips 0 and 3, and 1 and 2, which is the same work. Quads above the
+ * diagonal are neither computed nor written: products read those below it, turned. Quads at the end
+ * of a matrix have fewer strips and columns.
  *
  * A maker keeps its finished strip in registers, rounded, and writes it box by box between the
  * first stages of its next quad.
  */
 #include "kernels/cuda/newton_schulz_order.cuh"
+#include "kernels/cuda/newton_schulz_list.cuh"
 #include "kernels/cuda/newton_schulz_quad.cuh"
 
 #define THREADS     384
 #define STAGES      4
-#define BOXES       4                          /* across a quad */
 #define STAGE_BYTES ((BOXES + 2) * TILE_BYTES) /* of b, of a */
-#define STAGING     (2 * TILE_BYTES)           /* of a maker: a box and its mirror image */
+#define STAGING     (2 * TILE_BYTES)           /* of a maker: two boxes that take turns */
+#define AHEAD       2                          /* quads that are dealt before they are needed */
 #define SHARED      (STAGES * STAGE_BYTES + 2 * STAGING + 1024 + 256)
 
 #if HAVE_SM90A
 
-/* ---- where a quad is ------------------------------------------------------------------------ */
-
-typedef struct Quad {
-    int phase, matrix, row, column;
-    int strips, boxes; /* down and across, 4 but at the end of a matrix */
-    bool diagonal;     /* of a symmetric result */
-    bool real;
-} Quad;
-
-static __device__ Quad quad_of(const Chain &c, int set) {
-    const int whole = c.group * c.sets_each, group = set / whole, first = group * c.group;
-    const int size = min(c.group, c.n - first);
-    int left = set - group * whole, i = 0;
-    Quad q = {};
-    while (left >= size * c.phase[q.phase].sets) left -= size * c.phase[q.phase++].sets;
-    const Phase &p = c.phase[q.phase];
-    q.matrix = first + left / p.sets;
-    left %= p.sets;
-    if (p.symmetric) {
-        while (left > i) left -= ++i;
-    } else {
-        const int across = (p.columns + QUAD - 1) / QUAD;
-        i = left / across;
-        left %= across;
-    }
-    q.row = i * QUAD;
-    q.column = left * QUAD;
-    q.diagonal = p.symmetric && i == left;
-    return q;
-}
-
-/* The strip of maker `which` of block `rank`; there may be none. */
-static __device__ __forceinline__ int strip_of(const Quad &q, int rank, int which) {
-    if (!q.diagonal) return rank + 2 * which;
-    return rank == 0 ? 3 * which : 1 + which;
-}
-
-/* Boxes of a strip that are wanted, and those of them that have a mirror image elsewhere. */
-static __device__ __forceinline__ int boxes_of(const Quad &q, int strip) {
-    if (strip >= q.strips) return 0;
-    return q.diagonal ? strip + 1 : q.boxes;
-}
-static __device__ __forceinline__ int mirrored_of(const Phase &p, const Quad &q, int strip) {
-    if (strip >= q.strips || !p.symmetric) return 0;
-    return q.diagonal ? strip : q.boxes;
-}
-
-/* Rows of a are among those of b. */
-static __device__ __forceinline__ bool is_within(const Phase &p, const Quad &q) {
-    return q.diagonal && p.terms == 1 && p.a[0] == p.b[0];
-}
-
-static __device__ __forceinline__ int stages_of(const Phase &p) {
-    return p.terms * (p.depth / DEPTH);
-}
-
-/* Stages that bring s, two boxes a maker. */
-static __device__ __forceinline__ int addend_stages(const Phase &p, const Quad &q) {
-    return p.s != NOBODY ? (q.boxes + 1) / 2 : 0;
-}
-
 /* ---- shared memory -------------------------------------------------------------------------- */
 
-/* Addresses of shared memory. Barriers of a stage: full, empty. Of each maker: `staged`, the
- * staging boxes hold a result; `taken`, it has been read. Of the quads dealt: given, read. */
+/* Addresses of shared memory. Barriers of a stage: full, empty. Of each staging box of a maker:
+ * `staged`, it holds a result; `taken`, that has been read. Of the quads dealt: given, read. */
 typedef struct Ring {
     Shared data, staging, full, empty, staged, taken, given, read, quads;
 } Ring;
 
 static __device__ __forceinline__ Shared stage_at(const Ring &r, int slot) {
-    return r.data + slot % STAGES * STAGE_BYTES;
+    return r.data + (unsigned)slot % STAGES * STAGE_BYTES;
 }
 static __device__ __forceinline__ Shared full_at(const Ring &r, int slot) {
-    return r.full + 8 * (slot % STAGES);
+    return r.full + 8 * ((unsigned)slot % STAGES);
 }
 static __device__ __forceinline__ Shared empty_at(const Ring &r, int slot) {
-    return r.empty + 8 * (slot % STAGES);
+    return r.empty + 8 * ((unsigned)slot % STAGES);
 }
 static __device__ __forceinline__ int round_of(int slot) {
-    return slot / STAGES & 1;
+    return (unsigned)slot / STAGES & 1;
+}
+
+/* The place of the i-th quad dealt, and the parity of its barriers. */
+static __device__ __forceinline__ int place_of(int i) {
+    return (unsigned)i % AHEAD;
+}
+static __device__ __forceinline__ int parity_of(int i) {
+    return (unsigned)i / AHEAD & 1;
 }
 
 /* ---- who does what -------------------------------------------------------------------------- */
@@ -110,16 +59,15 @@ static __device__ __forceinline__ int round_of(int slot) {
 /* Clusters take the next quad of the list when they need one. One thread of a cluster does so, two
  * ahead, waits until its operands are there, and tells both blocks; everybody there reads all of
  * them. */
-#define AHEAD   2
 #define READERS 11 /* of a block: copier, writers, warps of makers */
 
 static __device__ void dealer_run(const Ring &r, const Chain &c) {
     const int clusters = gridDim.x / CLUSTER;
     int set = blockIdx.x / CLUSTER;
     for (int i = 0; set < c.sets; i++) {
-        const int at = i % AHEAD;
+        const int at = place_of(i);
         uint32_t low = 0, high = 0;
-        barrier_wait(r.read + 8 * at, i / AHEAD & 1 ^ 1);
+        barrier_wait(r.read + 8 * at, parity_of(i) ^ 1);
         if (i > 0) set = clusters + atomicAdd(c.taken, 1);
         if (set < c.sets) {
             const Quad q = quad_of(c, set);
@@ -144,16 +92,17 @@ static __device__ void dealer_run(const Ring &r, const Chain &c) {
 /* The i-th quad of the cluster, not real at the end; for whole warps, or single threads of others.
  */
 static __device__ __forceinline__ Quad quad_next(const Ring &r, const Chain &c, int i, bool warp) {
-    const int at = i % AHEAD;
+    const int at = place_of(i);
     uint32_t low, high;
     Quad q;
-    barrier_wait(r.given + 8 * at, i / AHEAD & 1);
+    barrier_wait(r.given + 8 * at, parity_of(i));
     asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
                  : "=r"(low), "=r"(high)
                  : "r"(r.quads + 8 * at)
                  : "memory");
     if (warp) __syncwarp();
-    if (!warp || threadIdx.x % 32 == 0) barrier_arrive_at(r.read + 8 * at, 0);
+    if ((!warp || threadIdx.x % 32 == 0) && high != ~0u) /* which it never is: once it is here */
+        barrier_arrive_at(r.read + 8 * at, 0);
     q.phase = low & 0xff, q.matrix = low >> 8;
     q.row = (int)(high & 0xff) * QUAD, q.column = (int)(high >> 8 & 0xffff) * QUAD;
     q.diagonal = high >> 24 & 1;
@@ -172,24 +121,32 @@ static __device__ __forceinline__ Shared stage_take(const Ring &r, int slot, int
     return stage_at(r, slot);
 }
 
-/* The blocks share b, of which each brings two boxes. */
-static __device__ __forceinline__ void operands_fetch(const Ring &r, const Chain &c, const Quad &q,
-                                                      int rank, int slot, int i) {
+/* Operands of one term. The blocks share b, of which each brings two boxes. One thread does this
+ * for all makers, so whatever stays the same is found before. */
+static __device__ __forceinline__ void term_fetch(const Ring &r, const Chain &c, const Quad &q,
+                                                  int rank, int term, int &slot) {
     const Phase &p = c.phase[q.phase];
-    const int y = q.matrix * c.r, per_term = p.depth / DEPTH, term = i >= per_term;
-    const int k = (i - term * per_term) * DEPTH;
     const CUtensorMap *a = &c.map[p.a[term]], *b = &c.map[p.b[term]];
-    int strips = 0;
-    if (!is_within(p, q))
-        strips = (strip_of(q, rank, 0) < q.strips) + (strip_of(q, rank, 1) < q.strips);
-    const Shared to = stage_take(r, slot, q.boxes + strips), full = full_at(r, slot);
-    for (int j = 0; j < strips; j++)
-        box_fetch(to + (BOXES + j) * TILE_BYTES, a, k, y + q.row + strip_of(q, rank, j) * BOX,
-                  full);
-    for (int j = 2 * rank; j < min(2 * rank + 2, q.boxes); j++) {
-        const int column = q.column + j * BOX;
-        box_fetch_all(to + j * TILE_BYTES, b, p.turned ? column : k, p.turned ? y + k : y + column,
-                      full, 3);
+    const int y = q.matrix * c.r, upper = strip_of(q, rank, 0), lower = strip_of(q, rank, 1);
+    const int upper_at = q.row + upper * BOX, lower_at = q.row + lower * BOX;
+    const int strips = is_within(p, q) ? 0 : (upper < q.strips) + (lower < q.strips);
+    const int boxes = q.boxes - 2 * rank, column = q.column + 2 * rank * BOX, depth = p.depth;
+    const int a_turned = turned_from(p, q.row), b_turned = p.turned ? 0 : turned_from(p, q.column);
+#pragma unroll 1 /* more would need registers that the copier does not have */
+    for (int k = 0; k < depth; k += DEPTH, slot++) {
+        const Shared to = stage_take(r, slot, q.boxes + strips), full = full_at(r, slot);
+        const Shared a_to = to + BOXES * TILE_BYTES, b_to = to + 2 * rank * TILE_BYTES;
+        const bool a_over = k >= a_turned, b_over = k >= b_turned;
+        const int x = b_over ? column : k, down = y + (b_over ? k : column);
+        if (strips > 0)
+            box_fetch(a_to, a, a_over ? upper_at : k, y + (a_over ? k : upper_at), full);
+        if (boxes > 0) box_fetch_all(b_to, b, x, down, full, 3);
+        if (boxes > 1)
+            box_fetch_all(b_to + TILE_BYTES, b, b_over ? x + BOX : x, b_over ? down : down + BOX,
+                          full, 3);
+        if (strips > 1)
+            box_fetch(a_to + TILE_BYTES, a, a_over ? lower_at : k, y + (a_over ? k : lower_at),
+                      full);
     }
 }
 
@@ -210,34 +167,50 @@ static __device__ void copier_run(const Ring &r, const Chain &c, int rank) {
     int slot = 0, count = 0;
     for (Quad q; (q = quad_next(r, c, count++, false)).real;) {
         const Phase &p = c.phase[q.phase];
-        const int stages = stages_of(p), addends = addend_stages(p, q);
+        const int addends = addend_stages(p, q);
         asm volatile("fence.proxy.async;" ::: "memory"); /* what the dealer has seen is there */
-        for (int i = 0; i < stages; i++) operands_fetch(r, c, q, rank, slot++, i);
+#pragma unroll 1
+        for (int i = 0; i < p.terms; i++) term_fetch(r, c, q, rank, i, slot);
         for (int i = 0; i < addends; i++) addend_fetch(r, c, q, rank, slot++, 2 * i);
     }
 }
 
 /* ---- results -------------------------------------------------------------------------------- */
 
+/* Barriers of the staging box of a pass. */
+static __device__ __forceinline__ int pass_at(int which, int pass) {
+    return 8 * (2 * which + (pass & 1));
+}
+
+/* Sends the box of a pass to (x, y); then the box before it, of the same quad, has been read. */
+static __device__ __forceinline__ void pass_send(const Ring &r, const CUtensorMap *map, int x,
+                                                 int y, int which, int pass, bool first) {
+    barrier_wait(r.staged + pass_at(which, pass), pass >> 1 & 1);
+    box_store(map, x, y, r.staging + which * STAGING + (pass & 1) * TILE_BYTES);
+    boxes_commit();
+    if (first) return;
+    boxes_wait_read_but_one();
+    barrier_arrive(r.taken + pass_at(which, pass - 1));
+}
+
 /* Writes the strips of a maker. */
 static __device__ void writer_run(const Ring &r, const Chain &c, int rank, int which) {
-    const Shared staging = r.staging + which * STAGING;
-    int passes = 0, count = 0;
+    int pass = 0, count = 0;
     for (Quad q; (q = quad_next(r, c, count++, false)).real;) {
         const Phase &p = c.phase[q.phase];
         if (p.out == NOBODY) continue;
         const CUtensorMap *map = &c.map[p.out];
         const int strip = strip_of(q, rank, which), boxes = boxes_of(q, strip);
-        const int mirrored = mirrored_of(p, q, strip);
+        const int mirrored = mirrored_of(q, strip);
         const int y = q.matrix * c.r, row = q.row + strip * BOX;
         for (int i = 0; i < boxes; i++) {
             const int column = q.column + i * BOX;
-            barrier_wait(r.staged + 8 * which, passes++ & 1);
-            box_store(map, column, y + row, staging);
-            if (i < mirrored) box_store(map, row, y + column, staging + TILE_BYTES);
-            boxes_commit();
+            pass_send(r, map, column, y + row, which, pass++, i == 0);
+            if (i < mirrored) pass_send(r, map, row, y + column, which, pass++, false);
+        }
+        if (boxes > 0) {
             boxes_wait_read();
-            barrier_arrive(r.taken + 8 * which);
+            barrier_arrive(r.taken + pass_at(which, pass - 1));
         }
         boxes_wait();
         done_add(c, q.phase, q.matrix);
@@ -256,17 +229,21 @@ typedef struct Count {
     int quads, slot, passes;
 } Count;
 
+template <bool MIRRORED>
+static __device__ __forceinline__ void pass_write(const Finished &f, const Ring &r, int box,
+                                                  int which, Count &n) {
+    const int at = pass_at(which, n.passes);
+    barrier_wait(r.taken + at, n.passes >> 1 & 1 ^ 1);
+    box_stage<MIRRORED>(f.packed, box, r.staging + which * STAGING + (n.passes & 1) * TILE_BYTES);
+    sends_fence();
+    barrier_arrive(r.staged + at);
+    n.passes++;
+}
+
 static __device__ __forceinline__ void box_write(Finished &f, const Ring &r, int which, Count &n) {
-    const Shared to = r.staging + which * STAGING;
     const int box = f.next++;
-    const bool mirrored = box < f.mirrored;
-    barrier_wait(r.taken + 8 * which, n.passes++ & 1 ^ 1);
-    if (box == 0) box_stage<0>(f.packed, to, mirrored);
-    if (box == 1) box_stage<1>(f.packed, to, mirrored);
-    if (box == 2) box_stage<2>(f.packed, to, mirrored);
-    if (box == 3) box_stage<3>(f.packed, to, mirrored);
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    barrier_arrive(r.staged + 8 * which);
+    pass_write<false>(f, r, box, which, n);
+    if (box < f.mirrored) pass_write<true>(f, r, box, which, n);
 }
 
 /* Whether a barrier's phase is over, the same answer for all threads of the maker. */
@@ -294,19 +271,45 @@ static __device__ __forceinline__ void stage_release(const Ring &r, int slot) {
     if (lane < CLUSTER) barrier_arrive_at(empty_at(r, slot), lane);
 }
 
+/* How a maker multiplies: `a_box`, where its rows are in a stage; `boxes` of b; the k of a term
+ * from which each operand is turned. */
+typedef struct Manner {
+    int a_box, boxes, a_turned, b_turned;
+} Manner;
+
+static __device__ __forceinline__ Manner manner_of(const Phase &p, const Quad &q, int strip,
+                                                   int which) {
+    Manner m;
+    m.a_box = is_within(p, q) ? strip : BOXES + which;
+    m.boxes = boxes_of(q, strip);
+    m.a_turned = turned_from(p, q.row);
+    m.b_turned = p.turned ? 0 : turned_from(p, q.column);
+    return m;
+}
+
+/* The products of a stage at k of its term. */
+static __device__ __forceinline__ void k_multiply(float (&sum)[128], Shared at, const Manner &m,
+                                                  int k, bool keep) {
+    const bool a_over = k >= m.a_turned, b_over = k >= m.b_turned;
+    const Shared a_at = at + m.a_box * TILE_BYTES;
+    const int way = m.boxes + (a_over ? 2 * BOXES : b_over ? BOXES : 0);
+    stage_multiply(sum, a_over ? operand_turned(a_at) : operand_straight(a_at),
+                   b_over ? operand_turned(at) : operand_straight(at), keep, m.boxes ? way : 0);
+}
+
 /* The products of a strip; boxes of the one before are written while the first stages run. */
 static __device__ __forceinline__ void strip_multiply(float (&sum)[128], Finished &f, const Ring &r,
-                                                      int stages, int way, int a_box, int which,
+                                                      const Phase &p, const Manner &m, int which,
                                                       Count &n) {
+    const int stages = stages_of(p), depth = p.depth;
     boxes_write_until(f, r, full_at(r, n.slot), round_of(n.slot), which, n);
-    for (int i = 0; i < stages; i++, n.slot++) {
-        const Shared at = stage_at(r, n.slot);
+    for (int i = 0, k = 0; i < stages; i++, n.slot++) {
         barrier_wait(full_at(r, n.slot), round_of(n.slot));
-        stage_multiply(sum, operand_straight(at + a_box * TILE_BYTES),
-                       way > BOXES ? operand_turned(at) : operand_straight(at), i > 0, way);
+        k_multiply(sum, stage_at(r, n.slot), m, k, i > 0);
         wgmma_wait<1>(); /* the stage before has been read */
         if (i > 0) stage_release(r, n.slot - 1);
         if (f.next < f.boxes) box_write(f, r, which, n);
+        k = k + DEPTH == depth ? 0 : k + DEPTH;
     }
     wgmma_wait<0>();
     stage_release(r, n.slot - 1);
@@ -319,6 +322,7 @@ static __device__ __forceinline__ void addend_take(float (&sum)[128], const Ring
                                                    int which, Count &n) {
     barrier_wait(full_at(r, n.slot), round_of(n.slot));
     boxes_add<FIRST>(sum, stage_at(r, n.slot) + which * 2 * TILE_BYTES, beta);
+    sends_fence(); /* reads wait behind stores of others, an arrival does not */
     __syncwarp();
     stage_release(r, n.slot++);
 }
@@ -332,11 +336,11 @@ static __device__ __forceinline__ void strip_finish(float (&sum)[128], Finished 
     float rate = p.power > 0 ? c.rates[q.matrix] : 1.0f;
     f.next = 0;
     f.boxes = boxes_of(q, strip);
-    f.mirrored = mirrored_of(p, q, strip);
+    f.mirrored = mirrored_of(q, strip);
     if (p.power == 2) rate *= rate;
     if (p.carry)
         strip_carry(sum, p.carry + first, p.columns, f.boxes, rate * p.alpha, rate * p.kappa);
-    else
+    else if (rate * p.alpha != 1.0f)
         strip_scale(sum, rate * p.alpha);
     if (p.s != NOBODY) {
         addend_take<0>(sum, r, rate * p.beta, which, n);
@@ -355,13 +359,12 @@ static __device__ __forceinline__ void maker_run(const Ring &r, const Chain &c, 
     Count n = {0, 0, 0};
     f.next = f.boxes = 0;
     for (;;) {
-        boxes_write_until(f, r, r.given + n.quads % AHEAD * 8, n.quads / AHEAD & 1, which, n);
+        boxes_write_until(f, r, r.given + 8 * place_of(n.quads), parity_of(n.quads), which, n);
         const Quad q = quad_next(r, c, n.quads++, true);
         if (!q.real) break;
         const Phase &p = c.phase[q.phase];
-        const int strip = strip_of(q, rank, which), boxes = boxes_of(q, strip);
-        strip_multiply(sum, f, r, stages_of(p), p.turned && boxes ? BOXES + boxes : boxes,
-                       is_within(p, q) ? strip : BOXES + which, which, n);
+        const int strip = strip_of(q, rank, which);
+        strip_multiply(sum, f, r, p, manner_of(p, q, strip, which), which, n);
         strip_finish(sum, f, r, c, q, strip, which, n);
     }
     while (f.next < f.boxes) box_write(f, r, which, n);
@@ -374,12 +377,12 @@ static __device__ __forceinline__ Ring ring_init(Shared memory) {
     r.full = r.staging + 2 * STAGING;
     r.empty = r.full + 8 * STAGES;
     r.staged = r.empty + 8 * STAGES;
-    r.taken = r.staged + 16;
-    r.given = r.taken + 16;
+    r.taken = r.staged + 32;
+    r.given = r.taken + 32;
     r.read = r.given + 8 * AHEAD;
     r.quads = r.read + 8 * AHEAD;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < 4; i++) {
             barrier_init(r.staged + 8 * i, 128);
             barrier_init(r.taken + 8 * i, 1);
         }
@@ -406,13 +409,14 @@ __global__ void __launch_bounds__(THREADS, 1) quad_kernel(const __grid_constant_
     const int role = threadIdx.x / 128, rank = cluster_rank();
     if (role == 0) {
         registers_down<40>();
-        const int warp = threadIdx.x / 32;
-        if (threadIdx.x == 0) {
-            copier_run(r, c, rank);
-        } else if (threadIdx.x % 32 == 0 && warp < 3) {
-            writer_run(r, c, rank, warp - 1);
-        } else if (threadIdx.x == 96 && rank == 0) {
-            dealer_run(r, c);
+        const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+        if (is_elected()) {
+            if (warp == 0)
+                copier_run(r, c, rank);
+            else if (warp < 3)
+                writer_run(r, c, rank, warp - 1);
+            else if (rank == 0)
+                dealer_run(r, c);
         }
     } else {
         registers_up<232>();

@@ -6,8 +6,6 @@
 #include "kernels/cuda/newton_schulz_chain.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
-#define DEPTH 64 /* k per stage */
-
 #if HAVE_SM90A
 
 /* ---- products ------------------------------------------------------------------------------- */
@@ -23,48 +21,54 @@
 #define TO_127                                                                                     \
     TO_95 ", %96, %97, %98, %99, " TEN(10) ", " TEN(11) ", %120, %121, %122, %123, %124, %125, "   \
                                                         "%126, %127"
-#define ONE(n, list, p, turned)                                                                    \
+/* `way`: 0 or 1 for each of a and b, straight or turned; `step`: for each, from one 16 k to the
+ * next in units of 16 bytes. */
+#define ONE(n, list, p, way)                                                                       \
     "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" list "}, a0, b0, " p               \
-    ", 1, 1, 0, " turned ";\n"
-/* `step`: from one 16 k of b to the next, in units of 16 bytes. */
-#define NEXT(step) "add.s64 a0, a0, 2;\nadd.s64 b0, b0, " step ";\n"
-#define STAGE(n, list, step, turned)                                                               \
-    "wgmma.fence.sync.aligned;\n" ONE(n, list, "keep", turned) NEXT(step)                          \
-        ONE(n, list, "1", turned) NEXT(step) ONE(n, list, "1", turned) NEXT(step)                  \
-            ONE(n, list, "1", turned) "wgmma.commit_group.sync.aligned;\n"
+    ", 1, 1, " way ";\n"
+#define NEXT(a_step, b_step) "add.s64 a0, a0, " a_step ";\nadd.s64 b0, b0, " b_step ";\n"
+#define STAGE(n, list, a_step, b_step, way)                                                        \
+    "wgmma.fence.sync.aligned;\n" ONE(n, list, "keep", way) NEXT(a_step, b_step)                   \
+        ONE(n, list, "1", way) NEXT(a_step, b_step) ONE(n, list, "1", way) NEXT(a_step, b_step)    \
+            ONE(n, list, "1", way) "wgmma.commit_group.sync.aligned;\n"
 #define EIGHT(i)                                                                                   \
     "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]),          \
         "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
 
-#define WAY(name, n, list, step, turned) name ":\n" STAGE(n, list, step, turned) "bra over;\n"
-#define WHEN(number, name)               "setp.eq.s32 p, %131, " number ";\n@p bra.uni " name ";\n"
+#define BOTH(name, n, list)     name ":\n" STAGE(n, list, "2", "2", "0, 0") "bra over;\n"
+#define B_TURNED(name, n, list) name ":\n" STAGE(n, list, "2", "128", "0, 1") "bra over;\n"
+#define TURNED(name, n, list)   name ":\n" STAGE(n, list, "128", "128", "1, 1") "bra over;\n"
+#define WHEN(number, name)      "setp.eq.s32 p, %131, " number ";\n@p bra.uni " name ";\n"
 #define BEGIN                                                                                      \
     "{\n.reg .pred keep, p;\n.reg .b64 a0, b0;\nmov.b64 a0, %128;\nmov.b64 b0, %129;\n"            \
     "setp.ne.b32 keep, %130, 0;\n"
 
-/* The products of a stage: none (way 0), with 1 to 4 boxes of 64 columns of b (ways 1 to 4), or
- * with as many that are turned (ways 5 to 8). All in one statement: a choice in C would join sets
- * of accumulators afterwards, and the compiler would wait for each product. */
+/* The products of a stage: none (way 0), with 1 to 4 boxes of 64 columns of b (ways 1 to 4), with
+ * as many that are turned (ways 5 to 8), or with a turned as well (ways 9 to 12). All in one
+ * statement: a choice in C would join sets of accumulators afterwards, and the compiler would wait
+ * for each product. */
 static __device__ __forceinline__ void stage_multiply(float (&sum)[128], uint64_t a, uint64_t b,
                                                       int keep, int way) {
-    asm volatile(BEGIN                                                                //
-                     WHEN("8", "turned4") WHEN("4", "four") WHEN("1", "one")          //
-                 WHEN("2", "two") WHEN("3", "three") WHEN("5", "turned1")             //
-                 WHEN("6", "turned2") WHEN("7", "turned3") "bra over;\n"              //
-                 WAY("turned4", "256", TO_127, "128", "1")                            //
-                 WAY("four", "256", TO_127, "2", "0")                                 //
-                 WAY("one", "64", TO_31, "2", "0") WAY("two", "128", TO_63, "2", "0") //
-                 WAY("three", "192", TO_95, "2", "0")                                 //
-                 WAY("turned1", "64", TO_31, "128", "1")                              //
-                 WAY("turned2", "128", TO_63, "128", "1")                             //
-                 WAY("turned3", "192", TO_95, "128", "1") "over:\n}\n"
+    asm volatile(BEGIN                                                                           //
+                     WHEN("8", "b4") WHEN("4", "both4") WHEN("12", "turned4") WHEN("1", "both1") //
+                 WHEN("2", "both2") WHEN("3", "both3") WHEN("5", "b1") WHEN("6", "b2")           //
+                 WHEN("7", "b3") WHEN("9", "turned1") WHEN("10", "turned2")                      //
+                 WHEN("11", "turned3") "bra over;\n"                                             //
+                 B_TURNED("b4", "256", TO_127) BOTH("both4", "256", TO_127)                      //
+                 TURNED("turned4", "256", TO_127) BOTH("both1", "64", TO_31)                     //
+                 BOTH("both2", "128", TO_63) BOTH("both3", "192", TO_95)                         //
+                 B_TURNED("b1", "64", TO_31) B_TURNED("b2", "128", TO_63)                        //
+                 B_TURNED("b3", "192", TO_95) TURNED("turned1", "64", TO_31)                     //
+                 TURNED("turned2", "128", TO_63) TURNED("turned3", "192", TO_95) "over:\n}\n"
                  : EIGHT(0), EIGHT(8), EIGHT(16), EIGHT(24), EIGHT(32), EIGHT(40), EIGHT(48),
                    EIGHT(56), EIGHT(64), EIGHT(72), EIGHT(80), EIGHT(88), EIGHT(96), EIGHT(104),
                    EIGHT(112), EIGHT(120)
                  : "l"(a), "l"(b), "r"(keep), "r"(way));
 }
 
-#undef WAY
+#undef BOTH
+#undef B_TURNED
+#undef TURNED
 #undef WHEN
 #undef BEGIN
 #undef TEN
@@ -163,27 +167,32 @@ static __device__ __forceinline__ void strip_pack(uint32_t (&packed)[64], const 
     for (int i = 0; i < 64; i++) packed[i] = pack2(sum[2 * i], sum[2 * i + 1]);
 }
 
-/* The warp's part of a box, and mirrored beside it. */
-template <int NUMBER>
-static __device__ __forceinline__ void box_stage(const uint32_t (&packed)[64], Shared to,
-                                                 bool mirrored) {
+/* The warp's part of a box, as it is or mirrored. */
+template <int NUMBER, bool MIRRORED>
+static __device__ __forceinline__ void box_stage(const uint32_t (&packed)[64], Shared to) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const uint32_t *f = &packed[16 * NUMBER + 4 * i];
-        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
-                         part_of_box(to, i, false)),
-                     "r"(f[0]), "r"(f[1]), "r"(f[2]), "r"(f[3])
-                     : "memory");
+        const Shared at = part_of_box(to, i, MIRRORED);
+        if (MIRRORED)
+            asm volatile(
+                "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(at),
+                "r"(f[0]), "r"(f[1]), "r"(f[2]), "r"(f[3])
+                : "memory");
+        else
+            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(at),
+                         "r"(f[0]), "r"(f[1]), "r"(f[2]), "r"(f[3])
+                         : "memory");
     }
-    if (!mirrored) return;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const uint32_t *f = &packed[16 * NUMBER + 4 * i];
-        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
-                         part_of_box(to + TILE_BYTES, i, true)),
-                     "r"(f[0]), "r"(f[1]), "r"(f[2]), "r"(f[3])
-                     : "memory");
-    }
+}
+
+template <bool MIRRORED>
+static __device__ __forceinline__ void box_stage(const uint32_t (&packed)[64], int number,
+                                                 Shared to) {
+    if (number == 0) box_stage<0, MIRRORED>(packed, to);
+    if (number == 1) box_stage<1, MIRRORED>(packed, to);
+    if (number == 2) box_stage<2, MIRRORED>(packed, to);
+    if (number == 3) box_stage<3, MIRRORED>(packed, to);
 }
 
 #endif /* HAVE_SM90A */
