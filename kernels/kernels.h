@@ -86,7 +86,8 @@ struct Kernels {
      * stats[M,2]. x, w, y act; bias F32. */
     Status (*linear_rated)(Device *d, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor bias,
                            Activation act);
-    /* linear_residual without a scale, and stats[M,2] of y as layernorm's. */
+    /* linear_residual without a scale, and stats[M,2] of y, before or after it is rounded, as
+     * layernorm's. */
     Status (*linear_residual_stats)(Device *d, Tensor y, Tensor stats, Tensor x, Tensor w,
                                     Tensor bias, Tensor residual, float eps);
     /* y[B,C] = mean over N of layernorm(x[B,N,C]; gain, shift), x having stats[B*N,2]. x act. */

@@ -23,7 +23,6 @@ static __device__ __forceinline__ uint32_t finish_pair(uint32_t p, uint32_t o, f
     if (KIND == FUSED_PLAIN) return p;
     if (KIND == FUSED_GELU || KIND == FUSED_GELU_KEEP) return gelu_pair(p);
     if (KIND == FUSED_DGELU) return gelu_slope_pair(p, o);
-    if (KIND == FUSED_MOMENTS) return pack2(low_of(p) + low_of(o), high_of(p) + high_of(o));
     return pack2(fmaf(scale, low_of(p), low_of(o)), fmaf(scale, high_of(p), high_of(o)));
 }
 
@@ -94,10 +93,25 @@ static __device__ __forceinline__ void moments_put(const FusedArgs &g, const Fin
         g.moments[2 * (mine * g.tiles_n + f.n0 / WIDTH) + lane / 4 % 2] = v[0];
 }
 
-static __device__ __forceinline__ void moments_add(float &sum, float &square, uint32_t pair) {
-    const float low = low_of(pair), high = high_of(pair);
-    sum += low + high;
-    square = fmaf(high, high, fmaf(low, low, square));
+/* A pair of p + o, before it is rounded added to the two moments of its row. */
+static __device__ __forceinline__ uint32_t moments_add(float *moment, uint32_t p, uint32_t o) {
+    const float low = low_of(p) + low_of(o), high = high_of(p) + high_of(o);
+    moment[0] += low + high;
+    moment[1] = fmaf(high, high, fmaf(low, low, moment[1]));
+    return pack2(low, high);
+}
+
+/* What comes of a finisher's 8 columns of a row; FUSED_MOMENTS: and of its moments. */
+template <FusedKind KIND>
+static __device__ __forceinline__ uint4 finish_chunk(uint4 p, uint4 o, float scale, bool real,
+                                                     float *moment) {
+    if (KIND != FUSED_MOMENTS)
+        return make_uint4(finish_pair<KIND>(p.x, o.x, scale), finish_pair<KIND>(p.y, o.y, scale),
+                          finish_pair<KIND>(p.z, o.z, scale), finish_pair<KIND>(p.w, o.w, scale));
+    const uint4 y = make_uint4(moments_add(moment, p.x, o.x), moments_add(moment, p.y, o.y),
+                               moments_add(moment, p.z, o.z), moments_add(moment, p.w, o.w));
+    if (!real) moment[0] = moment[1] = 0; /* columns beyond the last may hold anything */
+    return y;
 }
 
 /* A group of rows. `other` is fetched for the group `ahead` rows on as soon as it is used up. */
@@ -115,18 +129,9 @@ static __device__ __forceinline__ void finish_group(Shared lane, const Finish &f
     for (int i = 0; i < COUNT; i++, at += g.n) {
         const bool real = row + i < f.rows;
         const float scale = row + i < f.boundary ? f.scale[0] : f.scale[1];
-        const uint4 y = make_uint4(finish_pair<KIND>(v[i].x, other[i].x, scale),
-                                   finish_pair<KIND>(v[i].y, other[i].y, scale),
-                                   finish_pair<KIND>(v[i].z, other[i].z, scale),
-                                   finish_pair<KIND>(v[i].w, other[i].w, scale));
+        const uint4 y = finish_chunk<KIND>(v[i], other[i], scale, real, moment + 2 * (i % 4));
         if (READS) other[i] = finish_fetch(f, g, row + i + ahead, end);
         if (SUMS && real) sums_add(sum, y);
-        if (KIND == FUSED_MOMENTS && real) {
-            moments_add(moment[2 * i], moment[2 * i + 1], y.x);
-            moments_add(moment[2 * i], moment[2 * i + 1], y.y);
-            moments_add(moment[2 * i], moment[2 * i + 1], y.z);
-            moments_add(moment[2 * i], moment[2 * i + 1], y.w);
-        }
         if (real) *reinterpret_cast<uint4 *>(g.y + at) = y;
     }
     if (KIND == FUSED_MOMENTS) moments_put(g, f, row, moment);

@@ -51,9 +51,12 @@ static void judge(const Case *c, const char *what, double error, double limit) {
     fflush(stdout);
 }
 
-static Values scores(const Case *c, const SideOptions *o, bool fold, bool *folded) {
+/* *weights: drawn by the first side, given to the others. */
+static Values scores(const Case *c, SideOptions *o, Values *weights, bool fold, bool *folded) {
     const VitttConfig config = config_of(c);
     Side *s = side_open(&config, 1, 1, o);
+    if (!o->weights) *weights = side_pull(s, s->params.master);
+    o->weights = weights;
     Values out = side_scores(s, c->batch, fold, folded);
     side_close(s);
     return out;
@@ -62,10 +65,11 @@ static Values scores(const Case *c, const SideOptions *o, bool fold, bool *folde
 static void check_case(const Case *c, const char *device) {
     SideOptions o = {.device = device, .act = DTYPE_F32, .form = VITTT_FUSED, .spoil = 1};
     bool apart, folded;
-    Values want = scores(c, &o, true, &folded);
+    Values weights, want = scores(c, &o, &weights, true, &folded);
     judge(c, "folded in F32", folded, 0);
     o.act = DTYPE_BF16;
-    Values got = scores(c, &o, false, &apart), within = scores(c, &o, true, &folded);
+    Values got = scores(c, &o, &weights, false, &apart);
+    Values within = scores(c, &o, &weights, true, &folded);
     judge(c, "norms apart", values_distance(got.v, want.v, got.count, 0), LIMIT);
     judge(c, folded ? "norms within products" : "norms apart again",
           values_distance(within.v, want.v, got.count, 0), LIMIT);
@@ -74,6 +78,7 @@ static void check_case(const Case *c, const char *device) {
     values_free(&within);
     values_free(&got);
     values_free(&want);
+    values_free(&weights);
 }
 
 static bool wanted(const Case *item, int argc, char **argv) {
