@@ -1,7 +1,9 @@
 /* `ttv data pack ROOT OUT`: a data set as WebDataset shards. */
 #include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -234,12 +236,27 @@ static Status pack_all(Pack *p) {
     return write_classes(p);
 }
 
+/* A folder among the class folders would be taken for one. The parent of OUT may not be there yet:
+ * then it lies in none. */
+static Status refuse_inside(const char *root, const char *folder) {
+    char a[PATH_MAX], b[PATH_MAX], *parent;
+    const char *slash = strrchr(folder, '/');
+    TRY(mem_string_n(&parent, slash ? folder : ".", slash ? (size_t)(slash - folder) + 1 : 1));
+    const bool known = realpath(root, a) && realpath(parent, b);
+    mem_free(parent);
+    const size_t n = known ? strlen(a) : 0;
+    if (!known || strncmp(a, b, n) != 0 || (b[n] != '/' && b[n] != '\0')) return STATUS_OK;
+    return status_set(STATUS_USAGE, "%s lies inside %s: name a folder outside of it", folder, root);
+}
+
 static Status make(Pack *p) {
     size_t n = strlen(p->out);
     while (n > 1 && p->out[n - 1] == '/') n--;
     TRY(out_folder_check(p->out, "name a new folder"));
     if (n + 32 > sizeof p->folder)
         return status_set(STATUS_USAGE, "the name of the folder is too long");
+    snprintf(p->folder, sizeof p->folder, "%.*s", (int)n, p->out);
+    TRY(refuse_inside(settings.data.root, p->folder));
     snprintf(p->folder, sizeof p->folder, "%.*s.tmp-%ld", (int)n, p->out, (long)getpid());
     TRY(file_make_folder(p->folder));
     Status s = pack_all(p);

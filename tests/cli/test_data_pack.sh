@@ -90,6 +90,8 @@ equal 'labels' "$(awk -F, 'NR > 1 {print $2, $3}' net.csv | sort | awk '{print $
 run 2 data pack tree shards
 tells 'shards is not empty'
 run 2 data pack tree
+run 2 data pack tree/train tree/train/out/
+tells 'tree/train/out lies inside tree/train'
 run 4 data pack nowhere x
 tells 'nowhere'
 printf 'no picture' | tee tree/val/3/torn.png >tree/val/3/worn.png
