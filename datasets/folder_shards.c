@@ -10,6 +10,7 @@
 
 #include "core/file.h"
 #include "core/json.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "datasets/folder_internal.h"
 
@@ -277,12 +278,26 @@ static Status set_labels(Scan *s, bool numeric, const ClassList *map, const Clas
     return STATUS_OK;
 }
 
+/* Classes called 0, 1, 10, 2, ...: is 2 a name or a place? */
+static void warn_ambiguous(const Scan *s, const ClassList *l) {
+    for (int64_t i = 0; i < l->count; i++) {
+        int64_t value;
+        if (!class_parse_index(l->names[i], &value) || value == i) continue;
+        char shown[SHOWN];
+        log_warn("%s: its class indices are taken as places in the class list (%lld is '%s'), not "
+                 "as names; --class-map FILE says otherwise",
+                 text_printable(s->place, shown, sizeof shown), (long long)i, l->names[i]);
+        return;
+    }
+}
+
 static Status label_shards(Scan *s, const DataConfig *c, const ClassList *map, ClassList *classes) {
     bool numeric;
     int64_t min, max;
     ClassIndex x;
     TRY(look_at_labels(s, &numeric, &min, &max));
     if (classes->count == 0) TRY(new_classes(s, c, numeric, min, max, map, classes));
+    if (numeric && map->count == 0) warn_ambiguous(s, classes);
     TRY(class_index_new(classes, &x));
     Status status = set_labels(s, numeric, map, classes, &x);
     class_index_free(&x);

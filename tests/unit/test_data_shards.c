@@ -95,6 +95,17 @@ static void names_of_classes(void **state) {
     put_text(root, "classes.txt", "dog\ncat\n");
     expect_error(&c, "train", &given, STATUS_DATA, "none of the 2 classes");
     class_list_free(&given);
+    /* Classes whose names are numbers in another order than their places. */
+    char path[300];
+    snprintf(path, sizeof path, "%s/classes.txt", root);
+    assert_int_equal(remove(path), 0);
+    const char *const numbers[] = {"0", "10", "2"};
+    assert_ok(class_names_unique(numbers, 3, &given));
+    assert_ok(dataset_open(&c, "train", &given, &d));
+    expect_labels(d, "012");
+    expect_log("taken as places in the class list (1 is '10')");
+    dataset_close(d);
+    class_list_free(&given);
 }
 
 static void labels_as_text_and_json(void **state) {
