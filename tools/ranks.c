@@ -315,9 +315,11 @@ static Status check_launch(int64_t ranks) {
     return STATUS_OK;
 }
 
-/* HOST, HOST:PORT, [IPv6]:PORT */
+/* HOST, HOST:PORT, [IPv6]:PORT; "tcp:" in front, as others write it, changes nothing. */
 static Status parse_meeting(LaunchPlan *plan) {
-    const char *text = settings.dist.rdzv, *colon = strrchr(text, ':');
+    const char *text = settings.dist.rdzv;
+    if (strncmp(text, "tcp:", 4) == 0) text += strncmp(text, "tcp://", 6) == 0 ? 6 : 4;
+    const char *colon = strrchr(text, ':');
     const bool bracket = text[0] == '[', plain = colon && strchr(text, ':') != colon && !bracket;
     size_t length = strlen(text);
     plan->port = DEFAULT_PORT;

@@ -89,7 +89,7 @@ run 0 train "${mine[@]}" "${drawn[@]}" --ranks 4 -o of4
 host 1 --rdzv localhost:$((PORT + 40)) -o nodes &
 pid=$!
 command_line='two hosts of two ranks'
-host 0 --rdzv localhost:$((PORT + 40)) -o nodes
+host 0 --rdzv tcp://localhost:$((PORT + 40)) -o nodes
 equal 'exit code of host 0' $? 0
 wait $pid
 equal 'exit code of host 1' $? 0
