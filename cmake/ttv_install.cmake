@@ -5,14 +5,32 @@ if(TARGET ttv_program)
   install(TARGETS ttv_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   # Manual page and completion come from the program's own tables.
   if(NOT CMAKE_CROSSCOMPILING)
+    file(GLOB command_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tools/cmd_*.c)
+    set(pages "")
+    foreach(source ${command_sources})
+      file(STRINGS ${source} line REGEX "^    \\.name = \"")
+      if(line MATCHES "\"(.*)\"")
+        string(REPLACE " " "|" page "${CMAKE_MATCH_1}")
+        list(APPEND pages ${page})
+      endif()
+    endforeach()
+    list(JOIN pages " " pages) # a bar stands for the blank of "data check"
     install(CODE "
+      foreach(page ${pages})
+        string(REPLACE \"|\" \"-\" name \"\${page}\")
+        string(REPLACE \"|\" \";\" words \"\${page}\")
+        execute_process(COMMAND \"$<TARGET_FILE:ttv_program>\" man \${words}
+                        OUTPUT_FILE \"${CMAKE_BINARY_DIR}/man/ttv-\${name}.1\" COMMAND_ERROR_IS_FATAL ANY)
+      endforeach()
       execute_process(COMMAND \"$<TARGET_FILE:ttv_program>\" man OUTPUT_FILE \"${CMAKE_BINARY_DIR}/ttv.1\"
                       COMMAND_ERROR_IS_FATAL ANY)
       foreach(shell bash zsh fish)
         execute_process(COMMAND \"$<TARGET_FILE:ttv_program>\" completion \${shell}
                         OUTPUT_FILE \"${CMAKE_BINARY_DIR}/ttv.\${shell}\" COMMAND_ERROR_IS_FATAL ANY)
       endforeach()")
+    file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/man)
     install(FILES ${CMAKE_BINARY_DIR}/ttv.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+    install(DIRECTORY ${CMAKE_BINARY_DIR}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
     install(FILES ${CMAKE_BINARY_DIR}/ttv.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
             RENAME ttv)
     install(FILES ${CMAKE_BINARY_DIR}/ttv.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions RENAME _ttv)

@@ -1,4 +1,5 @@
 /* ttv man: the manual page, from the tables that parse. */
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -97,25 +98,32 @@ static void visit(void *user, const Section *s, const Option *o) {
 }
 
 /* All but the last section with flags, which is [common]. */
-static Status put_command(const Command *c) {
+static Status put_options(const Command *c) {
     Config *config;
     Walk w = {.command = c};
+    TRY(cli_config(c, &config, &w.left));
+    w.left--;
+    if (w.left > 0) config_each(config, visit, &w);
+    config_free(config);
+    return STATUS_OK;
+}
+
+static void put_aliases(const Command *c) {
+    if (!c->aliases) return;
+    out_text(".PP\nAlso called: ");
+    for (const char *p = c->aliases; *p; p++) out_text(*p == '|' ? ", " : (char[]){*p, 0});
+    out_text("\n");
+}
+
+static Status put_command(const Command *c) {
     put_heading(".SS", c->name);
     put_text(c->summary);
     out_text("\n.PP\n");
     put_lines(c->synopsis);
     out_text(".PP\n");
     put_lines(c->examples);
-    if (c->aliases) {
-        out_text(".PP\nAlso called: ");
-        for (const char *p = c->aliases; *p; p++) out_text(*p == '|' ? ", " : (char[]){*p, 0});
-        out_text("\n");
-    }
-    TRY(cli_config(c, &config, &w.left));
-    w.left--;
-    if (w.left > 0) config_each(config, visit, &w);
-    config_free(config);
-    return STATUS_OK;
+    put_aliases(c);
+    return put_options(c);
 }
 
 static void put_common(void) {
@@ -166,7 +174,44 @@ static Status put_page(void) {
     return STATUS_OK;
 }
 
+/* The page of one command: ttv-data-check(1). */
+static Status put_page_of(const Command *c) {
+    char title[64] = "ttv-";
+    size_t n = strlen(title);
+    for (const char *p = c->name; *p && n + 1 < sizeof title; p++)
+        title[n++] = *p == ' ' ? '-' : *p;
+    title[n] = '\0';
+    out_text(".TH \"");
+    for (const char *p = title; *p; p++) out_text((char[]){(char)toupper((unsigned char)*p), 0});
+    out_text("\" 1 \"\" \"ttv " TTV_VERSION "\" \"User Commands\"\n.nh\n.ad l\n.SH NAME\n");
+    put_text(title);
+    out_text(" \\- ");
+    put_text(c->summary);
+    out_text("\n.SH SYNOPSIS\n");
+    put_lines(c->synopsis);
+    put_aliases(c);
+    out_text(".SH EXAMPLES\n");
+    put_lines(c->examples);
+    out_text(".SH OPTIONS\n");
+    TRY(put_options(c));
+    put_common();
+    put_exit_codes();
+    out_text(".SH SEE ALSO\n\\fBttv\\fR(1)\n");
+    return STATUS_OK;
+}
+
 /* ---- the command ---- */
+
+static const Command *find(int argc, char **argv) {
+    char name[64] = "";
+    for (int i = 0; i < argc; i++) {
+        const size_t n = strlen(name);
+        snprintf(name + n, sizeof name - n, "%s%s", n ? " " : "", argv[i]);
+    }
+    for (int i = 0; commands[i]; i++)
+        if (strcmp(commands[i]->name, name) == 0) return commands[i];
+    return NULL;
+}
 
 static const Section *no_sections(int *count) {
     *count = 0;
@@ -175,16 +220,18 @@ static const Section *no_sections(int *count) {
 
 static int run(Config *config, int argc, char **argv) {
     (void)config;
-    if (argc > 0) return cli_usage(&command_man, "unexpected argument '%s'", argv[0]);
-    Status s = put_page();
+    const Command *one = find(argc, argv);
+    if (argc > 0 && !one) return cli_usage(&command_man, "there is no command '%s'", argv[0]);
+    Status s = one ? put_page_of(one) : put_page();
     return s == STATUS_OK ? 0 : cli_fail(s);
 }
 
 const Command command_man = {
     .name = "man",
-    .summary = "the manual page of this program, in roff",
-    .synopsis = "ttv man",
-    .examples = "  ttv man | man -l -\n",
+    .summary = "the manual page of this program, or of a command, in roff",
+    .synopsis = "ttv man [COMMAND]",
+    .examples = "  ttv man | man -l -\n"
+                "  ttv man nvs render | man -l -\n",
     .sections = no_sections,
     .run = run,
 };

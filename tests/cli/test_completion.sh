@@ -103,4 +103,17 @@ if [ -w /dev/full ]; then
     done
 fi
 
+# ---- a page for each command ----
+while read -r name; do
+    read -ra words <<<"$name"
+    run 0 man "${words[@]}"
+    says ".SH OPTIONS"
+    equal "title of $name" "$(head -n 1 out | cut -d'"' -f2)" "$(echo "ttv-$name" | tr 'a-z ' 'A-Z-')"
+    if command -v groff >/dev/null; then
+        groff -man -Tutf8 -ww -z out >warnings.txt 2>&1
+        equal "groff on $name" "$(cat warnings.txt)" ''
+    fi
+done < <("$TTV" help | sed -n '/^commands:/,$p' | sed -n 's/^  \([a-z][a-z -]*[a-z]\)  .*/\1/p' | grep -vE '^(help|version)')
+run 2 man nonsense
+tells "there is no command 'nonsense'"
 finish
