@@ -58,6 +58,10 @@ static Status parse_int(const Option *o, int64_t *field, const char *text, Statu
 static Status parse_float(const Option *o, double *field, const char *text, Status code) {
     char *end;
     double value = strtod(text, &end);
+    if (end > text && o->max == 1 && strcmp(end, "%") == 0) { /* a share: 2% is 0.02 */
+        value /= 100;
+        end++;
+    }
     if (end == text || *end != '\0') return refuse(o, text, code, "a number");
     if (!isfinite(value)) return refuse(o, text, code, "a finite number");
     if (!within(o, value)) return refuse_range(o, text, code);

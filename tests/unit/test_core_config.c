@@ -92,6 +92,11 @@ static void lines_are_understood(void **state) {
     assert_ok(read_text(c, "[model]\nname =\ndepth=0007\n"));
     assert_string_equal(model.name, "");
     assert_int_equal(model.depth, 7);
+    assert_ok(read_text(c, "[model]\nrate = 12.5%\n")); /* a share, where the range is one */
+    assert_true(model.rate == 0.125);
+    assert_int_equal(read_text(c, "[model]\nrate = 101%\n"), STATUS_DATA);
+    assert_int_equal(read_text(c, "[model]\nrate = 1%%\n"), STATUS_DATA);
+    assert_int_equal(read_text(c, "[optim]\nlr = 1%\n"), STATUS_DATA);
     assert_ok(read_text(c, ""));
     config_free(c);
 }
