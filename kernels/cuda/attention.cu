@@ -105,8 +105,8 @@ extern "C" Status attention_cuda(Device *d, Tensor o, Tensor lse, Tensor packed,
             return few_attention(d, a, windows);
         /* a block has a whole head: few of them leave the card idle */
         const bool many = windows * heads >= backend_of(d)->sm_count;
-        return many && attention_hopper_fits(d, a) ? attention_hopper(d, a, windows)
-                                                   : attention_mma(d, a, windows);
+        return many && attention_hopper_fits(d, a, windows) ? attention_hopper(d, a, windows)
+                                                            : attention_mma(d, a, windows);
     }
     return attention_any(d, a, windows, packed.dtype);
 }
@@ -129,7 +129,7 @@ static Status backward(Device *d, AttentionArgs &a, Grad dq_w, Grad dk_w, const 
             a.carry = (float *)memory;
         }
         TRY(attention_window_backward_fits(d, a, windows) ? attention_window_backward(d, a, windows)
-            : attention_hopper_fits(d, a)                 ? attention_hopper_backward(d, a, windows)
+            : attention_hopper_fits(d, a, windows)        ? attention_hopper_backward(d, a, windows)
                                                           : attention_mma_backward(d, a, windows));
     } else {
         TRY(scratch_take(d, sizeof(float) * rows, &memory));

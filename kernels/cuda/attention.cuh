@@ -52,7 +52,7 @@ Status attention_mma_backward(Device *d, const AttentionArgs &a, int64_t windows
 
 /* The path for windows of at most 256 tokens on Hopper, besides that attention_mma_fits: the same
  * parts, no carry. */
-bool attention_hopper_fits(Device *d, const AttentionArgs &a);
+bool attention_hopper_fits(Device *d, const AttentionArgs &a, int64_t windows);
 Status attention_hopper(Device *d, const AttentionArgs &a, int64_t windows);
 Status attention_hopper_backward(Device *d, const AttentionArgs &a, int64_t windows);
 /* For windows of more than 192 tokens. */

@@ -1,230 +1,279 @@
 /* Attention of BF16 heads of 64 channels in windows of at most 256 tokens, forward, on Hopper.
  *
  * A persistent block goes from head to head. One warpgroup brings q, k, v of the next head into one
- * of two buffers, norms the keys and leaves the rates of the queries; two take 64 queries at a time
- * against all keys, so that the softmax has its row at once. A buffer is free for the next head
- * only when the one before is done, so that its rows are asked into the L2 cache long before.
+ * of two buffers, norms queries and keys; two take 64 queries at a time against all keys, so that
+ * the softmax has its row at once. A buffer is free for the next
+ * head only when the one before is done, so that its rows are asked into the L2 cache long before.
  */
-#include "kernels/cuda/attention_hopper.cuh"
+#include "kernels/cuda/attention_strip.cuh"
 
 #define THREADS      384
 #define BUFFER_BYTES (3 * WINDOW_BYTES)
-#define SHARED_BYTES (2 * BUFFER_BYTES + 1024 + 512)
-#define AHEAD        2 /* heads */
+#define ONES_BYTES   2048
+#define SHARED_BYTES (2 * BUFFER_BYTES + ONES_BYTES + 1024 + 512)
+#define PARTS        4     /* of the keys */
+#define TALL         40.0f /* powers of two */
 
 #if HAVE_SM90A
 
+#define SUMS_36                                                                                    \
+    "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),            \
+        "+f"(d[7]), SUMS_8(8), SUMS_8(16), SUMS_8(24), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),      \
+        "+f"(d[35])
+
+/* d (64 x 72) = a (64 x 16, registers) b, plus d when `keep`; b turned. */
+static __device__ __forceinline__ void wgmma_72(float (&d)[36], const uint32_t (&a)[4], uint64_t b,
+                                                int keep) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %41, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 {" NAMES_32
+                 ", %32, %33, %34, %35}, {%36, %37, %38, %39}, %40, p, 1, 1, 1;\n}\n"
+                 : SUMS_36
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+}
+
 typedef struct Buffers {
-    Shared data, full, empty, here; /* barriers of both */
-    const float *w;
-    float *rates; /* of both: [WINDOW], of the queries */
+    Shared data, ones, full, empty, here; /* barriers of both */
+    const ChannelFactors *w;
+    bool small; /* no score exceeds TALL */
 } Buffers;
 
-/* Rows of q, k or v of a head: x and y of its box. */
-static __device__ __forceinline__ int box_x(const AttentionArgs &a, int64_t item, int third) {
-    return (third * a.heads + (int)(item % a.heads)) * HEAD;
+/* A head: of which window, which of it, which buffer and phase. */
+typedef struct Item {
+    int at, window, head, round;
+} Item;
+
+static __device__ __forceinline__ Item item_first(const AttentionArgs &a) {
+    const int at = (int)blockIdx.x;
+    return {at, at / a.heads, at % a.heads, 0};
 }
-static __device__ __forceinline__ int box_y(const AttentionArgs &a, int64_t item) {
-    return (int)(item / a.heads) * a.tokens;
+/* steps: windows and heads of gridDim.x items. */
+static __device__ __forceinline__ Item item_next(const AttentionArgs &a, Item i, int2 steps) {
+    i.at += gridDim.x;
+    i.window += steps.x;
+    i.head += steps.y;
+    i.round++;
+    if (i.head >= a.heads) {
+        i.head -= a.heads;
+        i.window++;
+    }
+    return i;
+}
+static __device__ __forceinline__ Shared buffer_of(const Buffers &b, const Item &i) {
+    return b.data + (i.round & 1) * BUFFER_BYTES;
 }
 
 static __device__ __forceinline__ void head_ahead(const AttentionArgs &a, const CUtensorMap *map,
-                                                  int64_t item) {
-    for (int third = 0; third < 3; third++) box_ahead(map, box_x(a, item, third), box_y(a, item));
+                                                  int item) {
+    const int x = item % a.heads * HEAD, y = item / a.heads * a.tokens;
+    for (int third = 0; third < 3; third++) box_ahead(map, x + third * a.heads * HEAD, y);
 }
 
 static __device__ __forceinline__ void head_fetch(const AttentionArgs &a, const CUtensorMap *map,
-                                                  int64_t item, Shared to, Shared here) {
+                                                  const Item &i, Shared to, Shared here) {
     barrier_expect(here, 3 * a.tokens * 128);
     for (int third = 0; third < 3; third++)
-        box_fetch(to + third * WINDOW_BYTES, map, box_x(a, item, third), box_y(a, item), here);
+        box_fetch(to + third * WINDOW_BYTES, map, (third * a.heads + i.head) * HEAD,
+                  i.window * a.tokens, here);
+}
+
+/* A warp's four strips of q and k: products of them are scores in powers of two. */
+static __device__ __forceinline__ void strips_prepare(const AttentionArgs &a, const Buffers &b,
+                                                      Shared data, const Lanes &lanes, int warp,
+                                                      int lane) {
+    const float factor = a.scale * LOG2_E;
+#pragma unroll 2
+    for (int i = 0; i < 4; i++) {
+        const Shared query = data + 16 * (warp + 4 * i) * 128, key = query + WINDOW_BYTES;
+        uint32_t q[4][4], k[4][4];
+        float squares[2], rate[2];
+        if (a.q_w) {
+            strip_squares(k, squares, key, lanes, lane);
+            rate[0] = rate_of(a, squares[0]);
+            rate[1] = rate_of(a, squares[1]);
+            strip_norm(k, rate, *b.w, lane);
+            strip_put(k, key, lanes);
+        }
+        strip_squares(q, squares, query, lanes, lane);
+        rate[0] = factor * rate_of(a, squares[0]);
+        rate[1] = factor * rate_of(a, squares[1]);
+        strip_rates(q, rate);
+        strip_put(q, query, lanes);
+    }
 }
 
 static __device__ __forceinline__ void bring(const AttentionArgs &a, const CUtensorMap *map,
-                                             const Buffers &b, int64_t items, int thread) {
-    int round = 0;
-    if (thread == 0)
-        for (int i = 1; i < AHEAD; i++)
-            if (blockIdx.x + i * gridDim.x < items) head_ahead(a, map, blockIdx.x + i * gridDim.x);
-    for (int64_t item = blockIdx.x; item < items; item += gridDim.x, round++) {
-        const int side = round & 1, phase = round >> 1 & 1;
-        const Shared to = b.data + side * BUFFER_BYTES;
+                                             const Buffers &b, int items, int2 steps, int thread) {
+    const Lanes lanes = lanes_init();
+    const int warp = thread >> 5, lane = thread & 31;
+    for (Item i = item_first(a); i.at < items; i = item_next(a, i, steps)) {
+        const int side = i.round & 1, phase = i.round >> 1 & 1;
+        const Shared to = buffer_of(b, i);
         if (thread == 0) {
             barrier_wait(b.empty + 8 * side, phase ^ 1);
-            head_fetch(a, map, item, to, b.here + 8 * side);
-            const int64_t later = item + AHEAD * (int64_t)gridDim.x;
-            if (later < items) head_ahead(a, map, later);
+            head_fetch(a, map, i, to, b.here + 8 * side);
+            /* not earlier: what is asked for two heads ahead is gone from the cache by then */
+            if (i.at + (int)gridDim.x < items) head_ahead(a, map, i.at + gridDim.x);
         }
+        __syncwarp();
         barrier_wait(b.here + 8 * side, phase);
-#pragma unroll
-        for (int row = thread; row < WINDOW; row += 128) {
-            b.rates[side * WINDOW + row] = window_rate(a, to, row);
-            window_norm(a, to + WINDOW_BYTES, row, b.w);
-        }
+        strips_prepare(a, b, to, lanes, warp, lane);
         shared_is_written();
         barrier_arrive(b.full + 8 * side);
     }
 }
 
-/* s (64 queries, of which the lane has parts of two rows, by 256 keys) becomes packed powers; the
- * rows' sums and references (scores in powers of two). */
-static __device__ __forceinline__ void softmax(float (&s)[128], uint32_t (&p)[16][4],
-                                               float (&sum)[2], float (&top)[2],
-                                               const float (&factor)[2], int tokens, int lane) {
-    if (tokens < WINDOW) {
+/* Makes s, 64 queries by 256 keys of which the lane has parts of two rows, relative to the rows'
+ * largest. */
+static __device__ __forceinline__ void references(float (&s)[128], float (&top)[2], int tokens,
+                                                  int lane) {
 #pragma unroll
-        for (int i = 0; i < 128; i++)
-            if (8 * (i / 4) + 2 * (lane & 3) + (i & 1) >= tokens) s[i] = -INFINITY;
-    }
-    top[0] = top[1] = -INFINITY;
+    for (int i = 0; i < 128; i++)
+        if (8 * (i / 4) + 2 * (lane & 3) + (i & 1) >= tokens) s[i] = -INFINITY;
+    float most[2][2];
 #pragma unroll
-    for (int i = 0; i < 128; i++) top[i >> 1 & 1] = fmaxf(top[i >> 1 & 1], s[i]);
+    for (int i = 0; i < 4; i++) most[i >> 1][i & 1] = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 128; i++) most[i >> 1 & 1][i & 1] = fmaxf(most[i >> 1 & 1][i & 1], s[i]);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float x = top[half];
+        float x = fmaxf(most[half][0], most[half][1]);
         x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-        top[half] = x * factor[half];
-        sum[half] = 0;
+        top[half] = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
     }
 #pragma unroll
-    for (int i = 0; i < 128; i += 2) {
-        const int half = i >> 1 & 1;
-        const float x = exponential2(fmaf(s[i], factor[half], -top[half]));
-        const float y = exponential2(fmaf(s[i + 1], factor[half], -top[half]));
-        sum[half] += x + y;
-        p[i / 8][i / 2 % 4] = pack2(x, y);
-    }
-    sum[0] = quad_sum(sum[0]);
-    sum[1] = quad_sum(sum[1]);
+    for (int i = 0; i < 128; i++) s[i] -= top[i >> 1 & 1];
 }
 
-/* Which 64 queries a warpgroup is at. */
-typedef struct Place {
-    int64_t item;
-    int first, round;
-} Place;
-
-static __device__ __forceinline__ Shared head_of(const Buffers &b, const Place &p) {
-    return b.data + (p.round & 1) * BUFFER_BYTES;
-}
-
-/* The group's next queries, of this head or the next. */
-static __device__ __forceinline__ Place place_next(const AttentionArgs &a, Place p, int group) {
-    p.first += 128;
-    if (p.first < a.tokens) return p;
-    return {p.item + gridDim.x, 64 * group, p.round + 1};
+/* Packed powers of 16 keys' scores. */
+static __device__ __forceinline__ void powers(const float *s, uint32_t (&p)[4]) {
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) p[i / 2] = pack2(exponential2(s[i]), exponential2(s[i + 1]));
 }
 
 /* Starts s = q k' once the head is there. */
 static __device__ __forceinline__ void scores_start(float (&s)[128], const Buffers &b,
-                                                    const Place &p) {
-    const Shared at = head_of(b, p);
-    const uint64_t q = operand_straight(at + p.first * 128);
+                                                    const Item &item, int first) {
+    const Shared at = buffer_of(b, item);
+    const uint64_t q = operand_straight(at + first * 128);
     const uint64_t k = operand_straight(at + WINDOW_BYTES);
-    barrier_wait(b.full + 8 * (p.round & 1), p.round >> 1 & 1);
+    barrier_wait(b.full + 8 * (item.round & 1), item.round >> 1 & 1);
     wgmma_begin();
 #pragma unroll
     for (int i = 0; i < 4; i++) wgmma<0>(s, q + 2 * i, k + 2 * i, i > 0);
     wgmma_commit();
 }
 
-/* o = p v */
-static __device__ __forceinline__ void values_add(float (&o)[32], const uint32_t (&p)[16][4],
-                                                  Shared at) {
-    const uint64_t v = operand_turned(at + 2 * WINDOW_BYTES);
-    wgmma_begin();
-#pragma unroll
-    for (int i = 0; i < 16; i++) wgmma_registers(o, p[i], v + i * (2048 >> 4), i > 0);
-    wgmma_commit();
-    wgmma_wait<0>();
-}
-
-/* Divides by the sums, writes o and lse. The queries' own rows are read no more: o goes through
- * them. */
+/* Divides by the sums (o[32], o[34]), writes o and lse. The queries' own rows are read no more: o
+ * goes through them. */
 static __device__ __forceinline__ void queries_put(const AttentionArgs &a, const Buffers &b,
-                                                   const Place &p, float (&o)[32],
-                                                   const float (&sum)[2], const float (&top)[2],
-                                                   const Lanes &lanes, int warp, int lane) {
-    const int row = p.first + 16 * warp + (lane >> 2);
+                                                   const Item &item, int first, float (&o)[36],
+                                                   const float (&top)[2], const Lanes &lanes,
+                                                   int warp, int lane) {
+    const int row0 = first + 16 * warp, row = row0 + (lane >> 2);
+    float *lse = a.lse + (int64_t)item.at * a.tokens + row;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const float inverse = reciprocal(sum[half]);
+        const float sum = o[32 + 2 * half], inverse = reciprocal(sum);
         if (a.lse && (lane & 3) == 0 && row + 8 * half < a.tokens)
-            a.lse[p.item * a.tokens + row + 8 * half] = LN_2 * (top[half] + log2f(sum[half]));
+            lse[8 * half] = LN_2 * (top[half] + __log2f(sum));
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             o[4 * j + 2 * half] *= inverse;
             o[4 * j + 2 * half + 1] *= inverse;
         }
     }
-    const int first = p.first + 16 * warp;
-    warp_put(o, (bf16 *)a.to + plain_at(a, p.item / a.heads, (int)(p.item % a.heads), first),
-             (int64_t)a.heads * HEAD, head_of(b, p) + p.first * 128, 16 * warp, a.tokens - first,
-             lanes, lane);
+    const Shared strip = buffer_of(b, item) + row0 * 128;
+    const int width = a.heads * HEAD;
+    strip_round(o, strip, lanes);
+    __syncwarp();
+    strip_store((bf16 *)a.to + ((int64_t)item.window * a.tokens + row0) * width + item.head * HEAD,
+                width, strip, a.tokens - row0, lane);
 }
 
-/* All queries of a warpgroup that has some; `turns`: the other has as many. */
-static __device__ __forceinline__ void take(const AttentionArgs &a, const Buffers &b, int64_t items,
-                                            int group, bool turns) {
+/* o = powers of s times values, PARTS of the keys one after the other: the product of one runs
+ * under the powers of the next. The last four channels are the powers' sums. */
+static __device__ __forceinline__ void values_add(float (&o)[36], const float (&s)[128],
+                                                  const Buffers &b, const Item &item) {
+    const Shared at = buffer_of(b, item) + 2 * WINDOW_BYTES;
+    const uint64_t values = operand_turned(at) + ((uint64_t)(b.ones - at - TILE_BYTES) >> 4 << 16);
+    uint32_t p[16][4];
+#pragma unroll
+    for (int part = 0; part < PARTS; part++) {
+#pragma unroll
+        for (int i = 16 / PARTS * part; i < 16 / PARTS * (part + 1); i++) powers(&s[8 * i], p[i]);
+        wgmma_begin();
+#pragma unroll
+        for (int i = 16 / PARTS * part; i < 16 / PARTS * (part + 1); i++)
+            wgmma_72(o, p[i], values + i * (128 - (128ll << 16)), i > 0);
+        wgmma_commit();
+    }
+    wgmma_wait<0>();
+}
+
+/* All queries of a warpgroup that has some. */
+static __device__ __forceinline__ void take(const AttentionArgs &a, const Buffers &b, int items,
+                                            int2 steps, int group) {
     const Lanes lanes = lanes_init();
     const int warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31;
-    const float factor = a.scale * LOG2_E;
-    Place at = {(int64_t)blockIdx.x, 64 * group, 0};
-    float s[128];
-    if (turns && group == 1) turn_give(1);
-    if (turns) turn_wait(group);
-    scores_start(s, b, at);
-    wgmma_wait<0>();
-    if (turns) turn_give(group);
-    for (;;) {
-        const float *rates = b.rates + (at.round & 1) * WINDOW + at.first + 16 * warp + (lane >> 2);
-        const float scale[2] = {factor * rates[0], factor * rates[8]};
-        float o[32], sum[2], top[2];
-        uint32_t p[16][4];
-        softmax(s, p, sum, top, scale, a.tokens, lane);
-        if (turns) turn_wait(group);
-        values_add(o, p, head_of(b, at));
-        if (turns) turn_give(group);
-        const Place next = place_next(a, at, group);
-        queries_put(a, b, at, o, sum, top, lanes, warp, lane);
-        if (next.item != at.item) {
-            shared_is_written(); /* before the copies that follow */
-            barrier_arrive(b.empty + 8 * (at.round & 1));
-        }
-        if (next.item >= items) break;
-        at = next;
-        if (turns) turn_wait(group);
-        scores_start(s, b, at);
+    const bool plain = b.small && a.tokens == WINDOW;
+    Item item = item_first(a);
+    int first = 64 * group;
+#pragma unroll 1
+    while (item.at < items) {
+        float s[128], o[36], top[2] = {0, 0};
+        scores_start(s, b, item, first);
         wgmma_wait<0>();
-        if (turns) turn_give(group);
+        if (!plain) references(s, top, a.tokens, lane);
+        values_add(o, s, b, item);
+        queries_put(a, b, item, first, o, top, lanes, warp, lane);
+        first += 128;
+        if (first >= a.tokens) {
+            shared_is_written(); /* before the copies that follow */
+            barrier_arrive(b.empty + 8 * (item.round & 1));
+            first = 64 * group;
+            item = item_next(a, item, steps);
+        }
     }
 }
 
 /* A warpgroup without queries. */
-static __device__ __forceinline__ void pass(const Buffers &b, int64_t items) {
+static __device__ __forceinline__ void pass(const Buffers &b, int items) {
     int round = 0;
-    for (int64_t item = blockIdx.x; item < items; item += gridDim.x, round++) {
+    for (int item = blockIdx.x; item < items; item += gridDim.x, round++) {
         barrier_wait(b.full + 8 * (round & 1), round >> 1 & 1);
         barrier_arrive(b.empty + 8 * (round & 1));
     }
 }
 
+/* Whether no score can exceed TALL: normed rows have 64 channels of mean square 1. */
+static __device__ __forceinline__ bool scores_small(const AttentionArgs &a) {
+    float most = INFINITY;
+    if (a.q_w) {
+        most = 0;
+        for (int c = 0; c < HEAD; c += 2) {
+            const float2 w = weights_at(a, c);
+            const float x = fmaxf(fabsf(w.x), fabsf(w.y));
+            most = x <= most ? most : x; /* also when it is no number */
+        }
+    }
+    return most * (HEAD * 1.02f) * a.scale * LOG2_E <= TALL;
+}
+
 #endif
 
 __global__ void __launch_bounds__(THREADS, 1)
-    attention_hopper_kernel(AttentionArgs a, int64_t items,
-                            const __grid_constant__ CUtensorMap map) {
+    attention_hopper_kernel(AttentionArgs a, int items, const __grid_constant__ CUtensorMap map) {
 #if HAVE_SM90A
     extern __shared__ char memory[];
-    __shared__ float w[HEAD], rates[2 * WINDOW];
+    __shared__ ChannelFactors w;
     Buffers b;
     b.data = (shared_address(memory) + 1023) & ~1023u;
-    b.full = b.data + 2 * BUFFER_BYTES;
+    b.ones = b.data + 2 * BUFFER_BYTES;
+    b.full = b.ones + ONES_BYTES;
     b.empty = b.full + 16;
     b.here = b.empty + 16;
-    b.w = w;
-    b.rates = rates;
+    b.w = &w;
+    b.small = false;
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++) {
             barrier_init(b.full + 8 * i, 128);
@@ -233,7 +282,9 @@ __global__ void __launch_bounds__(THREADS, 1)
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    if (threadIdx.x < HEAD) w[threadIdx.x] = a.q_w ? a.q_w[threadIdx.x] * a.k_w[threadIdx.x] : 1;
+    weights_put(&w, a);
+    for (int at = threadIdx.x; at < ONES_BYTES / 16; at += THREADS)
+        chunk_put(b.ones + at * 16, make_uint4(0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80));
     /* rows that no copy brings */
     for (int at = a.tokens * CHUNKS + threadIdx.x; at < WINDOW * CHUNKS; at += THREADS)
         for (int i = 0; i < 6; i++)
@@ -241,22 +292,25 @@ __global__ void __launch_bounds__(THREADS, 1)
     shared_is_written();
     __syncthreads();
     const int role = threadIdx.x / 128;
+    const int2 steps = make_int2(gridDim.x / a.heads, gridDim.x % a.heads);
     if (role == 0) {
         registers_down<88>();
-        bring(a, &map, b, items, threadIdx.x);
+        bring(a, &map, b, items, steps, threadIdx.x);
     } else {
         registers_up<208>();
+        b.small = scores_small(a);
         const int tiles = (a.tokens + 63) / 64;
         if (role <= tiles)
-            take(a, b, items, role - 1, tiles % 2 == 0);
+            take(a, b, items, steps, role - 1);
         else
             pass(b, items);
     }
 #endif
 }
 
-bool attention_hopper_fits(Device *d, const AttentionArgs &a) {
-    return backend_of(d)->sm90a && a.tokens <= WINDOW && a.width == HEAD;
+bool attention_hopper_fits(Device *d, const AttentionArgs &a, int64_t windows) {
+    return backend_of(d)->sm90a && a.tokens <= WINDOW && a.width == HEAD &&
+           windows * a.heads <= INT32_MAX / 2;
 }
 
 Status attention_hopper(Device *d, const AttentionArgs &a, int64_t windows) {
@@ -267,6 +321,6 @@ Status attention_hopper(Device *d, const AttentionArgs &a, int64_t windows) {
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES),
              "attention: shared memory");
     attention_hopper_kernel<<<(unsigned)(items < most ? items : most), THREADS, SHARED_BYTES,
-                              stream_of(d)>>>(a, items, map);
+                              stream_of(d)>>>(a, (int)items, map);
     return launched("attention");
 }

@@ -40,28 +40,6 @@ static __device__ __forceinline__ uint32_t scaled(uint32_t x, float a, float b) 
     return pack2(low_of(x) * a, high_of(x) * b);
 }
 
-/* Starts copying the rows of a window, by THREADS threads of which this is number `thread`. */
-template <int THREADS>
-static __device__ __forceinline__ void window_fetch(Shared to, const bf16 *from, int64_t pitch,
-                                                    int tokens, int thread) {
-#pragma unroll 4
-    for (int at = thread; at < WINDOW * CHUNKS; at += THREADS) {
-        const int row = at / CHUNKS, chunk = at % CHUNKS;
-        const bool real = row < tokens;
-        copy_chunk(tile_at(to, row, chunk),
-                   from + (real ? row : 0) * pitch + chunk * (HEAD / CHUNKS), real);
-    }
-}
-
-/* The rate of a row. */
-static __device__ __forceinline__ float window_rate(const AttentionArgs &a, Shared tile, int row) {
-    if (!a.q_w) return 1;
-    float squares = 0;
-#pragma unroll
-    for (int c = 0; c < CHUNKS; c++) squares += square_sum(chunk_get(tile_at(tile, row, c)));
-    return rate_of(a, squares);
-}
-
 /* Multiplies a row by its rate, and by w [64] in shared memory when there is one. The rate. */
 static __device__ __forceinline__ float window_norm(const AttentionArgs &a, Shared tile, int row,
                                                     const float *w) {

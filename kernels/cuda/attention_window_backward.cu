@@ -372,7 +372,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 }
 
 bool attention_window_backward_fits(Device *d, const AttentionArgs &a, int64_t windows) {
-    return attention_hopper_fits(d, a) && a.tokens > 3 * 64 && windows * a.heads <= INT32_MAX / 2;
+    return attention_hopper_fits(d, a, windows) && a.tokens > 3 * 64;
 }
 
 Status attention_window_backward(Device *d, const AttentionArgs &a, int64_t windows) {

@@ -262,6 +262,10 @@ const OpCase cases_attention[] = {
     {"attention", attention_body, {132, 70, 1, 64, NO_NORM}, BOTH, 4},
     {"attention", attention_body, {34, 129, 4, 64}, BOTH, 4},
     {"attention", attention_body, {44, 256, 3, 64}, BOTH, 4},
+    {"attention", attention_body, {67, 256, 2, 64, WIDE}, IN_BF16, 16},
+    {"attention", attention_body, {135, 255, 1, 64}, IN_BF16, 4},
+    {"attention", attention_body, {28, 130, 5, 64}, IN_BF16, 4},
+    {"attention", attention_body, {140, 1, 1, 64}, IN_BF16, 4},
     /* and for large blocks of longer windows */
     {"attention", attention_body, {70, 260, 1, 64}, BOTH, 4},
     {"attention", attention_body, {256, 256, 12, 64}, BENCH, 0},
@@ -281,6 +285,8 @@ const OpCase cases_attention[] = {
     {"attention_backward", attention_backward_body, {2, 200, 3, 64, NO_NORM}, IN_BF16, 4},
     {"attention_backward", attention_backward_body, {1, 193, 2, 64}, IN_BF16, 4},
     {"attention_backward", attention_backward_body, {70, 256, 2, 64}, IN_BF16, 4},
+    {"attention_backward", attention_backward_body, {3, 255, 2, 64}, IN_BF16, 4},
+    {"attention_backward", attention_backward_body, {2, 256, 2, 64, WIDE}, IN_BF16, 16},
     {"attention_backward", attention_backward_body, {256, 256, 12, 64}, BENCH, 0},
     {0},
 };
