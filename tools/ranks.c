@@ -304,8 +304,8 @@ static Status check_launch(int64_t ranks) {
     if (strcmp(common.device, "cuda") == 0 && visible >= 0 && visible < ranks)
         return status_set(STATUS_DEVICE,
                           "--ranks %lld --device cuda needs %lld cards, but CUDA_VISIBLE_DEVICES "
-                          "has %lld: take fewer ranks, or name the card of each, one more than "
-                          "once if need be (--device cuda:0,0)",
+                          "has %lld: take fewer ranks, or name the card of each (one may be named "
+                          "twice for scoring, not for training: --device cuda:0,0)",
                           (long long)ranks, (long long)ranks, (long long)visible);
     if (ranks > 1 && strncmp(common.device, "cuda:", 5) == 0 && cards == 0)
         return status_set(STATUS_USAGE,
