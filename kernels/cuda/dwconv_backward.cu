@@ -128,7 +128,13 @@ static __device__ __forceinline__ void row_backward(BackSums &s, BackOut<T> to, 
 
 #endif /* HAVE_SM90A */
 
-/* Shared memory: the ring of dy, that of x, zeros, barriers. */
+/* Shared memory: the ring of dy, that of x and zeros, in whose place the joined sums come; then the
+ * barriers, whose memory nothing else may use: with sums over them, a few were overwritten. */
+static __host__ __device__ __forceinline__ int back_area(int rows, int pitch, int lanes) {
+    const int joined = (int)sizeof(float) * 10 * PAIR * lanes;
+    return rows + pitch > joined ? rows + pitch : joined;
+}
+
 template <typename T, int MAP>
 __global__ void __launch_bounds__(BACK_THREADS, 1)
     dwconv3_backward_kernel(BackOut<T> out, const float *scale, const T *dy, const T *x, RowCut c,
@@ -138,7 +144,8 @@ __global__ void __launch_bounds__(BACK_THREADS, 1)
     const int pitch = c.channels * (int)sizeof(T);
     const int x_slots = slots - 2, all = slots + x_slots; /* of x, no row around the one in work */
     char *zeros = rows + all * c.row_bytes;
-    const RowRing ring = {shared_address(rows), shared_address(zeros) + pitch, slots};
+    const int area = back_area(all * c.row_bytes, pitch, blockDim.x);
+    const RowRing ring = {shared_address(rows), shared_address(rows) + area, slots};
     const RowRing x_ring = {ring.data + slots * c.row_bytes, ring.full + 8 * slots, x_slots};
     const int channel = threadIdx.x * PAIR, across = (c.width + blockDim.y - 1) / blockDim.y;
     const int x0 = threadIdx.y * across, x1 = min(c.width, x0 + across);
@@ -223,9 +230,8 @@ static Status backward_launch(Device *d, BackCall *b,
                               void (*kernel)(BackOut<T>, const float *, const T *, const T *,
                                              RowCut, int, ConvArgs, TapsArgs)) {
     const int pitch = (int)(b->x.shape[3] * (int64_t)sizeof(T)), all = 2 * b->slots - 2;
-    const int ring = all * ((int)b->x.shape[2] * pitch + 8) + pitch;
-    const int joined = (int)sizeof(float) * 10 * PAIR * (int)b->block.x;
-    const int bytes = ring > joined ? ring : joined;
+    const int rows = all * (int)b->x.shape[2] * pitch;
+    const int bytes = back_area(rows, pitch, (int)b->block.x) + 8 * all;
     int resident;
     CUDA_TRY(cudaFuncSetAttribute(dwconv3_backward_kernel<T, BACK_SCALED>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),

@@ -187,6 +187,7 @@ const OpCase cases_dwconv[] = {
     {"dwconv3_backward", dwconv3_backward_body, {2, 5, 1, 24}, BOTH, 0},
     {"dwconv3_backward", dwconv3_backward_body, {3, 7, 6, 65}, BOTH, 0},
     {"dwconv3_backward", dwconv3_backward_body, {300, 3, 5, 72}, BOTH, 0},
+    {"dwconv3_backward", dwconv3_backward_body, {400, 2, 2, 264}, BOTH, 0},
     {"dwconv3_backward", dwconv3_backward_body, {2, 14, 14, 192}, BOTH, 0},
     {"dwconv3_backward", dwconv3_backward_body, {1, 6, 14, 768, 1}, BOTH, 0},
     {"dwconv3_backward", dwconv3_backward_body, {3, 5, 6, 72, 2}, BOTH, 0},
