@@ -114,8 +114,10 @@ extern "C" Status attention_cuda(Device *d, Tensor o, Tensor lse, Tensor packed,
 static Status backward(Device *d, AttentionArgs &a, Grad dq_w, Grad dk_w, const Tensor &packed,
                        bool fast) {
     const int64_t windows = packed.shape[0], rows = windows * a.heads * a.tokens;
-    const int64_t parts = fast ? attention_mma_parts(windows, a.heads)
-                               : attention_any_parts(windows, a.heads, a.tokens);
+    const bool window = fast && attention_window_backward_fits(d, a, windows);
+    const int64_t parts = window ? attention_window_parts(d, windows, a.heads)
+                          : fast ? attention_mma_parts(windows, a.heads)
+                                 : attention_any_parts(windows, a.heads, a.tokens);
     const bool sums = dq_w.t.data || dk_w.t.data;
     void *memory;
     if (sums) {
@@ -128,9 +130,9 @@ static Status backward(Device *d, AttentionArgs &a, Grad dq_w, Grad dk_w, const 
             TRY(scratch_take(d, carry, &memory));
             a.carry = (float *)memory;
         }
-        TRY(attention_window_backward_fits(d, a, windows) ? attention_window_backward(d, a, windows)
-            : attention_hopper_fits(d, a, windows)        ? attention_hopper_backward(d, a, windows)
-                                                          : attention_mma_backward(d, a, windows));
+        TRY(window                                 ? attention_window_backward(d, a, windows)
+            : attention_hopper_fits(d, a, windows) ? attention_hopper_backward(d, a, windows)
+                                                   : attention_mma_backward(d, a, windows));
     } else {
         TRY(scratch_take(d, sizeof(float) * rows, &memory));
         a.delta = (float *)memory;

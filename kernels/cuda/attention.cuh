@@ -55,8 +55,9 @@ Status attention_mma_backward(Device *d, const AttentionArgs &a, int64_t windows
 bool attention_hopper_fits(Device *d, const AttentionArgs &a, int64_t windows);
 Status attention_hopper(Device *d, const AttentionArgs &a, int64_t windows);
 Status attention_hopper_backward(Device *d, const AttentionArgs &a, int64_t windows);
-/* For windows of more than 192 tokens. */
+/* For windows of more than 192 tokens; parts that it leaves. */
 bool attention_window_backward_fits(Device *d, const AttentionArgs &a, int64_t windows);
+int64_t attention_window_parts(Device *d, int64_t windows, int64_t heads);
 Status attention_window_backward(Device *d, const AttentionArgs &a, int64_t windows);
 
 #endif

@@ -67,34 +67,6 @@ static __device__ __forceinline__ float window_norm(const AttentionArgs &a, Shar
     return rate;
 }
 
-/* Multiplies half a row by its rate, and by w [64] when there is one; zeros when it is no token.
- * The neighbouring thread has the other half. */
-static __device__ __forceinline__ float half_norm(const AttentionArgs &a, Shared tile, int row,
-                                                  int half, const float *w, bool real) {
-    uint4 x[4];
-    float squares = 0;
-#pragma unroll
-    for (int c = 0; c < 4; c++) {
-        x[c] = chunk_get(tile_at(tile, row, 4 * half + c));
-        squares += square_sum(x[c]);
-    }
-    squares += __shfl_xor_sync(0xffffffffu, squares, 1);
-    const float rate = rate_of(a, squares), by = real ? rate : 0.0f;
-#pragma unroll
-    for (int c = 0; c < 4; c++) {
-        float4 p = make_float4(1, 1, 1, 1), q = p;
-        if (w) {
-            p = *reinterpret_cast<const float4 *>(w + 32 * half + 8 * c);
-            q = *reinterpret_cast<const float4 *>(w + 32 * half + 8 * c + 4);
-        }
-        chunk_put(tile_at(tile, row, 4 * half + c),
-                  make_uint4(scaled(x[c].x, by * p.x, by * p.y), scaled(x[c].y, by * p.z, by * p.w),
-                             scaled(x[c].z, by * q.x, by * q.y),
-                             scaled(x[c].w, by * q.z, by * q.w)));
-    }
-    return rate;
-}
-
 /* Rounds a warp's 16 rows of 64 channels and writes those below `left`, through 16 rows of `tile`
  * that are the warp's own. */
 static __device__ __forceinline__ void warp_put(const float (&d)[32], bf16 *to, int64_t pitch,

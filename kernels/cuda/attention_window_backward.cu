@@ -7,243 +7,30 @@
  * what comes next, in parts: a half of the keys and values, or a tile of queries and dout, is
  * fetched as soon as the entries show that the head before is done with it. So nobody waits at the
  * end of a head.
+ *
+ * In shared memory stand k w rate and q rate scale in powers of two, w the product of both norms'
+ * weights and rate that of the row, rounded to BF16; so products are scores. What is subtracted
+ * from a query's scores and dP, lse and delta, comes in with the products: as three BF16 numbers
+ * each in further channels of q and dout.
  */
-#include "kernels/cuda/attention_hopper_backward.cuh"
+#include "kernels/cuda/attention_window_keys.cuh"
 
 #define THREADS 384
-#define TILES   4 /* of 64 tokens, and entries */
-#define PARTS   6 /* two halves of k and v, four tiles of q and dout */
-
-typedef struct Numbers {
-    float2 query[WINDOW]; /* lse in powers of two, delta */
-    float q_rate[WINDOW], k_rate[WINDOW];
-    float w[HEAD], sums[4][HEAD];
-} Numbers;
-
-#define ENTRY_BYTES   (2 * TILE_BYTES) /* 64 queries, 2 x 64 keys */
-#define BARRIER_BYTES 256
-#define SHARED_BYTES                                                                               \
-    (4 * WINDOW_BYTES + TILES * ENTRY_BYTES + 3 * TILE_BYTES + 1024 + BARRIER_BYTES +              \
-     (int)sizeof(Numbers))
 
 #if HAVE_SM90A
-
-typedef struct Room {
-    Shared q, k, v, g, entries, out; /* g: dout; out: a tile for each warpgroup */
-    Shared here, ready;              /* of parts: copied, normed */
-    Shared full, empty;              /* of entries */
-    Numbers *numbers;
-} Room;
-
-static __device__ __forceinline__ Room room_init(char *memory) {
-    const Shared start = shared_address(memory), data = (start + 1023) & ~1023u;
-    Room r;
-    r.q = data;
-    r.k = data + WINDOW_BYTES;
-    r.v = data + 2 * WINDOW_BYTES;
-    r.g = data + 3 * WINDOW_BYTES;
-    r.entries = data + 4 * WINDOW_BYTES;
-    r.out = r.entries + TILES * ENTRY_BYTES;
-    r.here = r.out + 3 * TILE_BYTES;
-    r.ready = r.here + 8 * PARTS;
-    r.full = r.ready + 8 * PARTS;
-    r.empty = r.full + 8 * TILES;
-    r.numbers = (Numbers *)(memory + (r.here + BARRIER_BYTES - start));
-    return r;
-}
-
-/* ---- what comes in ---- */
-
-/* Starts copying a part of a head; by one thread. */
-static __device__ __forceinline__ void part_fetch(const AttentionArgs &a, const Room &r,
-                                                  const HeadMaps &maps, int part, int item) {
-    const int x = (int)(item % a.heads) * HEAD, y = (int)(item / a.heads) * a.tokens;
-    const Shared here = r.here + 8 * part;
-    if (part < 2) {
-        barrier_expect(here, 4 * TILE_BYTES);
-        for (int i = 2 * part; i < 2 * part + 2; i++) {
-            box_fetch(r.k + i * TILE_BYTES, &maps.packed, x + a.heads * HEAD, y + 64 * i, here);
-            box_fetch(r.v + i * TILE_BYTES, &maps.packed, x + 2 * a.heads * HEAD, y + 64 * i, here);
-        }
-    } else {
-        const int i = part - 2;
-        barrier_expect(here, 2 * TILE_BYTES);
-        box_fetch(r.q + i * TILE_BYTES, &maps.packed, x, y + 64 * i, here);
-        box_fetch(r.g + i * TILE_BYTES, &maps.dout, x, y + 64 * i, here);
-    }
-}
-
-static __device__ __forceinline__ void half_clear(Shared tile, int row, int half) {
-    for (int c = 0; c < 4; c++) chunk_put(tile_at(tile, row, 4 * half + c), make_uint4(0, 0, 0, 0));
-}
-
-static __device__ __forceinline__ void keys_prepare(const AttentionArgs &a, const Room &r, int half,
-                                                    int phase) {
-    barrier_wait(r.here + 8 * half, phase);
-#pragma unroll 1
-    for (int i = 0; i < 2; i++) {
-        const int row = 128 * half + 64 * i + threadIdx.x / 2, side = threadIdx.x & 1;
-        const bool real = row < a.tokens;
-        const float rate = half_norm(a, r.k, row, side, NULL, real);
-        if (!real) half_clear(r.v, row, side);
-        if (side == 0) r.numbers->k_rate[row] = rate;
-    }
-    shared_is_written();
-    barrier_arrive(r.ready + 8 * half);
-}
-
-static __device__ __forceinline__ void queries_prepare(const AttentionArgs &a, const Room &r,
-                                                       int tile, int item, int phase) {
-    const int row = 64 * tile + threadIdx.x / 2, side = threadIdx.x & 1;
-    const bool real = row < a.tokens;
-    const bf16 *from = (const bf16 *)a.o + 32 * side +
-                       plain_at(a, item / a.heads, (int)(item % a.heads), real ? row : 0);
-    uint4 o[4];
-#pragma unroll
-    for (int c = 0; c < 4; c++) o[c] = *reinterpret_cast<const uint4 *>(from + 8 * c);
-    const float lse = real ? a.lse[item * a.tokens + row] * LOG2_E : INFINITY;
-    barrier_wait(r.here + 8 * (2 + tile), phase);
-    float sum = 0;
-#pragma unroll
-    for (int c = 0; c < 4; c++) sum += dot(o[c], chunk_get(tile_at(r.g, row, 4 * side + c)));
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    const float rate = half_norm(a, r.q, row, side, r.numbers->w, real);
-    if (!real) half_clear(r.g, row, side);
-    if (side == 0) {
-        r.numbers->query[row] = make_float2(lse, real ? sum : 0.0f);
-        r.numbers->q_rate[row] = rate;
-    }
-    shared_is_written();
-    barrier_arrive(r.ready + 8 * (2 + tile));
-}
-
-/* ---- 64 keys and 64 queries ---- */
-
-/* s becomes P' (keys as rows), which is packed too. */
-static __device__ __forceinline__ void powers(float (&s)[32], uint32_t (&p)[4][4],
-                                              const float2 *queries, float factor, int lane) {
-#pragma unroll
-    for (int j = 0; j < 8; j++) { /* queries 8 j + 2 (lane & 3), + 1 */
-        const float4 n = *reinterpret_cast<const float4 *>(queries + 8 * j + 2 * (lane & 3));
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int i = 4 * j + 2 * half;
-            s[i] = exponential2(fmaf(s[i], factor, -n.x));
-            s[i + 1] = exponential2(fmaf(s[i + 1], factor, -n.z));
-            p[j / 2][j % 2 * 2 + half] = pack2(s[i], s[i + 1]);
-        }
-    }
-}
-/* f = dS' over scale, packed, from the powers and dP'. */
-static __device__ __forceinline__ void gradients(const float (&s)[32], const float (&d)[32],
-                                                 uint32_t (&f)[4][4], const float2 *queries,
-                                                 int lane) {
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        const float4 n = *reinterpret_cast<const float4 *>(queries + 8 * j + 2 * (lane & 3));
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int i = 4 * j + 2 * half;
-            f[j / 2][j % 2 * 2 + half] = pack2(s[i] * (d[i] - n.y), s[i + 1] * (d[i + 1] - n.w));
-        }
-    }
-}
-
-/* One step, products started as soon as their operands are there. */
-static __device__ __forceinline__ void step(const AttentionArgs &a, const Room &r, float (&dk)[32],
-                                            float (&dv)[32], int pass, int group, int tile,
-                                            const Lanes &lanes, int warp, int lane) {
-    const Shared entry = r.entries + tile * ENTRY_BYTES + group * TILE_BYTES;
-    const int keys = 128 * pass + 64 * group;
-    const float2 *numbers = r.numbers->query + 64 * tile;
-    float s[32], d[32];
-    uint32_t p[4][4], f[4][4];
-    {
-        const uint64_t k = operand_straight(r.k + keys * 128),
-                       v = operand_straight(r.v + keys * 128);
-        const uint64_t q = operand_straight(r.q + tile * TILE_BYTES);
-        const uint64_t g = operand_straight(r.g + tile * TILE_BYTES);
-        wgmma_begin();
-#pragma unroll
-        for (int i = 0; i < 4; i++) wgmma_64<0>(s, k + 2 * i, q + 2 * i, i > 0);
-        wgmma_commit();
-#pragma unroll
-        for (int i = 0; i < 4; i++) wgmma_64<0>(d, v + 2 * i, g + 2 * i, i > 0);
-        wgmma_commit();
-    }
-    wgmma_wait<1>();
-    powers(s, p, numbers, a.scale * LOG2_E, lane);
-    const uint64_t g = operand_turned(r.g + tile * TILE_BYTES);
-    const uint64_t q = operand_turned(r.q + tile * TILE_BYTES);
-    wgmma_begin();
-#pragma unroll
-    for (int i = 0; i < 4; i++) wgmma_registers(dv, p[i], g + i * (2048 >> 4), tile > 0 || i > 0);
-    wgmma_commit();
-    wgmma_wait<1>();
-    gradients(s, d, f, numbers, lane);
-    wgmma_begin();
-#pragma unroll
-    for (int i = 0; i < 4; i++) wgmma_registers(dk, f[i], q + i * (2048 >> 4), tile > 0 || i > 0);
-    wgmma_commit();
-    barrier_wait(r.empty + 8 * tile, pass ^ 1);
-#pragma unroll
-    for (int c = 0; c < 4; c++) /* dS with queries as rows */
-        matrix_put_turned(entry, lanes, 16 * c, 2 * warp, f[c]);
-    shared_is_written();
-    wgmma_wait<0>();
-    barrier_arrive(r.full + 8 * tile); /* also: the tile and what came before are read */
-}
-
-/* dk and dv of the warpgroup's 64 keys to memory. */
-static __device__ __forceinline__ void keys_put(const AttentionArgs &a, const Room &r, int item,
-                                                float (&dk)[32], const float (&dv)[32], int keys,
-                                                Shared out, const Lanes &lanes, int warp,
-                                                int lane) {
-    const int row0 = 16 * warp, left = a.tokens - keys - row0, row = keys + row0 + (lane >> 2);
-    uint32_t n[8][2];
-    const float rate[2] = {r.numbers->k_rate[row], r.numbers->k_rate[row + 8]};
-    rows_of_tile(n, r.k, row, lane);
-#pragma unroll
-    for (int i = 0; i < 32; i++) dk[i] *= a.scale;
-    norm_back(dk, n, rate, a);
-    const int64_t pitch = 3 * (int64_t)a.heads * HEAD;
-    bf16 *to = (bf16 *)a.to + packed_at(a, item / a.heads, 1, (int)(item % a.heads), keys + row0);
-    warp_put(dk, to, pitch, out, row0, left, lanes, lane);
-    warp_put(dv, to + pitch / 3, pitch, out, row0, left, lanes, lane);
-}
-
-static __device__ __forceinline__ void keys_take(const AttentionArgs &a, const Room &r, int items,
-                                                 int group) {
-    const Lanes lanes = lanes_init();
-    const int warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31;
-    int phase = 0;
-    for (int item = blockIdx.x; item < items; item += gridDim.x, phase ^= 1) {
-#pragma unroll 1
-        for (int pass = 0; pass < 2; pass++) {
-            float dk[32], dv[32];
-            barrier_wait(r.ready + 8 * pass, phase);
-#pragma unroll 1
-            for (int tile = 0; tile < TILES; tile++) {
-                if (pass == 0) barrier_wait(r.ready + 8 * (2 + tile), phase);
-                step(a, r, dk, dv, pass, group, tile, lanes, warp, lane);
-            }
-            keys_put(a, r, item, dk, dv, 128 * pass + 64 * group, r.out + (1 + group) * TILE_BYTES,
-                     lanes, warp, lane);
-        }
-    }
-}
-
-/* ---- the third warpgroup ---- */
 
 /* dq of a tile of queries += dS k of 128 keys. */
 static __device__ __forceinline__ void sums_add(const Room &r, float (&dq)[32], int tile,
                                                 int pass) {
+    Shared start; /* anew each time: the compiler would keep all operands' descriptions */
+    asm volatile("mov.u32 %0, %1;" : "=r"(start) : "r"(r.q));
     wgmma_begin();
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         const int side = i / 4;
-        const uint64_t ds = operand_straight(r.entries + tile * ENTRY_BYTES + side * TILE_BYTES);
-        const uint64_t k = operand_turned(r.k + (128 * pass + 64 * side) * 128);
+        const uint64_t ds =
+            operand_straight(start + (r.entries - r.q) + tile * ENTRY_BYTES + side * TILE_BYTES);
+        const uint64_t k = operand_turned(start + (r.k - r.q) + (128 * pass + 64 * side) * 128);
         wgmma_64<1>(dq, ds + 2 * (i % 4), k + i % 4 * (2048 >> 4), pass > 0 || i > 0);
     }
     wgmma_commit();
@@ -251,138 +38,191 @@ static __device__ __forceinline__ void sums_add(const Room &r, float (&dq)[32], 
     barrier_arrive(r.empty + 8 * tile);
 }
 
-/* The raw rows of the lane's queries, which are normed or gone in shared memory. */
-static __device__ __forceinline__ void rows_get(uint32_t (&n)[8][2], const AttentionArgs &a,
-                                                int item, int row, int lane) {
-    const int64_t pitch = 3 * (int64_t)a.heads * HEAD;
-    const int64_t place = packed_at(a, item / a.heads, 0, (int)(item % a.heads), 0);
+/* dq of a tile to memory, from that of the normed row n over scale; in shared memory stands n scale
+ * in powers of two. dq = rate (x - n mean(n x)), x that times scale. */
+static __device__ __forceinline__ void queries_put(const AttentionArgs &a, const Room &r,
+                                                   const WindowMaps &maps, const Item &item,
+                                                   float (&dq)[32], int tile, const Lanes &lanes,
+                                                   int warp, int lane) {
+    const int row0 = 64 * tile + 16 * warp, row = row0 + (lane >> 2);
+    const float share = a.q_w ? LN_2 * LN_2 / (HEAD * a.scale * a.scale) : 0.0f;
+    uint32_t n[4][4]; /* [two chunks][chunk, row] */
+    strip_get(n, r.q + row0 * 128, lanes.below);
 #pragma unroll
-    for (int half = 0; half < 2; half++) row_get(n, half, a, place, pitch, row, lane);
+    for (int half = 0; half < 2; half++) {
+        float sum = 0;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const uint32_t q = n[j / 2][j % 2 * 2 + half];
+            sum = fmaf(low_of(q), dq[4 * j + 2 * half], sum);
+            sum = fmaf(high_of(q), dq[4 * j + 2 * half + 1], sum);
+        }
+        const float rate = r.numbers->q_rate[row + 8 * half] * a.scale;
+        const float mean = quad_sum(sum) * (rate * share);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const uint32_t q = n[j / 2][j % 2 * 2 + half];
+            float *x = &dq[4 * j + 2 * half];
+            x[0] = fmaf(-low_of(q), mean, rate * x[0]);
+            x[1] = fmaf(-high_of(q), mean, rate * x[1]);
+        }
+    }
+    const Shared out = r.q + row0 * 128;
+    strip_round(dq, out, lanes);
+    strip_send(&maps.to, item.head * HEAD, row0, item.window, out, lane);
 }
 
-/* dq of a tile to memory; adds to the weights' sums of the lane's 16 channels. */
-static __device__ __forceinline__ void queries_put(const AttentionArgs &a, const Room &r, int item,
-                                                   float (&dq)[32], uint32_t (&n)[8][2], int tile,
-                                                   float (&sums)[16], const Lanes &lanes, int warp,
-                                                   int lane) {
-    const int row0 = 16 * warp, row = 64 * tile + row0 + (lane >> 2);
-    const float rate[2] = {r.numbers->q_rate[row], r.numbers->q_rate[row + 8]};
-    queries_back(dq, n, rate, sums, r.numbers->w, a, lane);
-    const int first = 64 * tile + row0;
-    bf16 *to = (bf16 *)a.to + packed_at(a, item / a.heads, 0, (int)(item % a.heads), first);
-    warp_put(dq, to, 3 * (int64_t)a.heads * HEAD, r.out, row0, a.tokens - first, lanes, lane);
-}
-
-/* The sums over the head's queries, to weights[item]. */
-static __device__ __forceinline__ void sums_put(const AttentionArgs &a, const Room &r, int item,
-                                                float (&sums)[16], int warp, int lane) {
-    if (!a.weights) return;
-    warp_sums(r.numbers->sums, sums, warp, lane);
+/* Nobody of the warpgroup reads any more what is fetched over, nor is it being sent. */
+static __device__ __forceinline__ void serve_sync(int lane) {
+    if (lane == 0) sends_read();
+    __syncwarp();
     asm volatile("bar.sync 1, 128;" ::: "memory");
-    if (threadIdx.x >= HEAD) return;
-    float all = 0;
-    for (int i = 0; i < 4; i++) all += r.numbers->sums[i][threadIdx.x];
-    a.weights[item * HEAD + threadIdx.x] = all;
 }
 
-/* A full entry says that both warpgroups are done with all before it: what they read then makes
- * room for the same part of the next head. */
+/* A head's queries, the first half of the keys. A full entry says that both warpgroups are done
+ * with all before it: what they read then makes room for the same part of the next head. */
+static __device__ __forceinline__ void first_half(const AttentionArgs &a, const Room &r,
+                                                  const WindowMaps &maps, const Item &item,
+                                                  const Item &next, float (&dq)[TILES][32],
+                                                  int items, bool first, int phase,
+                                                  const Lanes &lanes, int warp, int lane) {
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+        Outputs x;
+        if (i == 0) outputs_get(x, a, 3, item, warp, lane);
+        barrier_wait(r.full + 8 * i, 0);
+        if (i == 0 && threadIdx.x == 0 && !first) part_fetch(a, r, maps, 1, item);
+        __syncwarp();
+        sums_add(r, dq[i], i, 0);
+        if (i == 0) queries_prepare(a, r, 3, x, phase, lanes, warp, lane);
+        if (i == 1) keys_prepare(a, r, 1, phase, lanes, warp, lane);
+        if (i == 1 && next.at < items) outputs_ahead(a, maps, next);
+    }
+}
+
+/* The second half. What the keys' warpgroups need first of the next head is prepared before dq
+ * leaves. */
+static __device__ __forceinline__ void second_half(const AttentionArgs &a, const Room &r,
+                                                   const WindowMaps &maps, const Item &item,
+                                                   const Item &next, float (&dq)[TILES][32],
+                                                   bool more, int phase, const Lanes &lanes,
+                                                   int warp, int lane) {
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+        Outputs x;
+        if (i > 1 && more) outputs_get(x, a, i - 2, next, warp, lane);
+        barrier_wait(r.full + 8 * i, 1);
+        serve_sync(lane);
+        if (threadIdx.x == 0 && more) part_fetch(a, r, maps, i == 0 ? 0 : i + 1, next);
+        __syncwarp();
+        sums_add(r, dq[i], i, 1);
+        if (i == 1 && more) keys_prepare(a, r, 0, phase ^ 1, lanes, warp, lane);
+        if (i > 1 && more) queries_prepare(a, r, i - 2, x, phase ^ 1, lanes, warp, lane);
+        if (i == 3 && more) outputs_get(x, a, 2, next, warp, lane);
+        queries_put(a, r, maps, item, dq[i], i, lanes, warp, lane);
+        if (i == 3 && more) queries_prepare(a, r, 2, x, phase ^ 1, lanes, warp, lane);
+    }
+    serve_sync(lane);
+    if (threadIdx.x == 0 && more) part_fetch(a, r, maps, 5, next);
+    __syncwarp();
+}
+
 static __device__ __forceinline__ void serve(const AttentionArgs &a, const Room &r,
-                                             const HeadMaps &maps, int items) {
+                                             const WindowMaps &maps, int items) {
     const Lanes lanes = lanes_init();
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    const bool one = threadIdx.x == 0;
-    const int start = blockIdx.x;
-    for (int part = 0; part < PARTS && one; part++) part_fetch(a, r, maps, part, start);
+    Item item = item_of(a, blockIdx.x);
+    for (int part = 0; part < PARTS && threadIdx.x == 0; part++) part_fetch(a, r, maps, part, item);
     __syncwarp();
-    keys_prepare(a, r, 0, 0);
-    for (int i = 0; i < 3; i++) queries_prepare(a, r, i, start, 0);
-    int phase = 0;
-    for (int item = start; item < items; item += gridDim.x, phase ^= 1) {
-        const int next = item + gridDim.x;
-        const bool more = next < items;
-        float dq[TILES][32], sums[16] = {};
-#pragma unroll
-        for (int i = 0; i < TILES; i++) {
-            barrier_wait(r.full + 8 * i, 0);
-            if (i == 0 && one && item > start) {
-                part_fetch(a, r, maps, 5, item);
-                part_fetch(a, r, maps, 1, item);
-            }
-            __syncwarp();
-            sums_add(r, dq[i], i, 0);
-            if (i == 1) queries_prepare(a, r, 3, item, phase);
-            if (i == 2) keys_prepare(a, r, 1, phase);
-        }
-#pragma unroll
-        for (int i = 0; i < TILES; i++) {
-            uint32_t n[8][2];
-            rows_get(n, a, item, 64 * i + 16 * warp + (lane >> 2), lane);
-            barrier_wait(r.full + 8 * i, 1);
-            if (one && more) {
-                part_fetch(a, r, maps, i == 0 ? 0 : i + 1, next);
-                if (i == 0)
-                    box_ahead(&maps.o, (int)(next % a.heads) * HEAD,
-                              (int)(next / a.heads) * a.tokens);
-            }
-            __syncwarp();
-            sums_add(r, dq[i], i, 1);
-            if (i == 3 && more) queries_prepare(a, r, 0, next, phase ^ 1);
-            queries_put(a, r, item, dq[i], n, i, sums, lanes, warp, lane);
-            if (i == 2 && more) keys_prepare(a, r, 0, phase ^ 1);
-        }
-        if (more) {
-            queries_prepare(a, r, 1, next, phase ^ 1);
-            queries_prepare(a, r, 2, next, phase ^ 1);
-        }
-        sums_put(a, r, item, sums, warp, lane);
+    keys_prepare(a, r, 0, 0, lanes, warp, lane);
+    for (int i = 0; i < 3; i++) {
+        Outputs x;
+        outputs_get(x, a, i, item, warp, lane);
+        queries_prepare(a, r, i, x, 0, lanes, warp, lane);
     }
+    bool first = true;
+    for (int phase = 0; item.at < items; phase ^= 1) {
+        const Item next = item_of(a, item.at + gridDim.x);
+        float dq[TILES][32];
+        first_half(a, r, maps, item, next, dq, items, first, phase, lanes, warp, lane);
+        second_half(a, r, maps, item, next, dq, next.at < items, phase, lanes, warp, lane);
+        item = next;
+        first = false;
+    }
+    if (lane == 0) sends_done();
 }
 
 #endif
 
 __global__ void __launch_bounds__(THREADS, 1)
     attention_window_backward_kernel(AttentionArgs a, int items,
-                                     const __grid_constant__ HeadMaps maps) {
+                                     const __grid_constant__ WindowMaps maps) {
 #if HAVE_SM90A
     extern __shared__ char memory[];
     const Room r = room_init(memory);
+    weights_put(&r.numbers->w, a);
     if (threadIdx.x < HEAD)
-        r.numbers->w[threadIdx.x] = a.q_w ? a.q_w[threadIdx.x] * a.k_w[threadIdx.x] : 1;
+        r.numbers->scaled_w[threadIdx.x] =
+            a.q_w ? LN_2 * a.q_w[threadIdx.x] * a.k_w[threadIdx.x] : LN_2;
+    for (int i = threadIdx.x; i < WINDOW + 8; i += THREADS)
+        r.numbers->less[i] = make_uint4(0, 0, 0, 0); /* they must be numbers */
     if (threadIdx.x == 0) {
         for (int i = 0; i < PARTS; i++) {
             barrier_init(r.here + 8 * i, 1);
             barrier_init(r.ready + 8 * i, 128);
         }
+        for (int i = 0; i < 8; i++) barrier_init(r.raw + 8 * i, 1);
         for (int i = 0; i < TILES; i++) {
             barrier_init(r.full + 8 * i, 256);
             barrier_init(r.empty + 8 * i, 128);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
+    shared_is_written();
     __syncthreads();
-    if (threadIdx.x < 128) {
-        registers_up<184>();
+    if (threadIdx.x < 128)
         serve(a, r, maps, items);
-    } else {
-        registers_down<160>();
-        keys_take(a, r, items, threadIdx.x / 128 - 1);
-    }
+    else /* the maximum: the compiler knows then that it is one number for the warp */
+        keys_take(a, r, maps, items, (int)__reduce_max_sync(0xffffffffu, threadIdx.x / 128 - 1));
 #endif
+}
+
+static Status map_windows(CUtensorMap *map, const void *p, int64_t windows, int tokens,
+                          int64_t columns, int box_rows) {
+    const cuuint64_t size[3] = {(cuuint64_t)columns, (cuuint64_t)tokens, (cuuint64_t)windows};
+    const cuuint64_t pitches[2] = {(cuuint64_t)columns * sizeof(bf16),
+                                   (cuuint64_t)(columns * tokens) * sizeof(bf16)};
+    const cuuint32_t box[3] = {HEAD, (cuuint32_t)box_rows, 1};
+    return tensor_map(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, p, size, pitches, box,
+                      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+}
+
+static Status window_maps(WindowMaps *maps, const AttentionArgs &a, int64_t windows) {
+    const int64_t width = (int64_t)a.heads * HEAD;
+    TRY(map_windows(&maps->packed, a.packed, windows, a.tokens, 3 * width, 64));
+    TRY(map_windows(&maps->strips, a.packed, windows, a.tokens, 3 * width, 16));
+    TRY(map_windows(&maps->dout, a.dout, windows, a.tokens, width, 64));
+    TRY(map_windows(&maps->o, a.o, windows, a.tokens, width, WINDOW));
+    return map_windows(&maps->to, a.to, windows, a.tokens, 3 * width, 16);
 }
 
 bool attention_window_backward_fits(Device *d, const AttentionArgs &a, int64_t windows) {
     return attention_hopper_fits(d, a, windows) && a.tokens > 3 * 64;
 }
 
+int64_t attention_window_parts(Device *d, int64_t windows, int64_t heads) {
+    const int64_t items = windows * heads, most = backend_of(d)->sm_count;
+    return items < most ? items : most;
+}
+
 Status attention_window_backward(Device *d, const AttentionArgs &a, int64_t windows) {
-    const int64_t items = windows * a.heads, most = backend_of(d)->sm_count;
-    HeadMaps maps;
-    TRY(head_maps(&maps, a, windows, 64));
+    WindowMaps maps;
+    TRY(window_maps(&maps, a, windows));
     CUDA_TRY(cudaFuncSetAttribute(attention_window_backward_kernel,
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES),
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize, WINDOW_SHARED),
              "attention_backward: shared memory");
-    attention_window_backward_kernel<<<(unsigned)(items < most ? items : most), THREADS,
-                                       SHARED_BYTES, stream_of(d)>>>(a, (int)items, maps);
+    attention_window_backward_kernel<<<(unsigned)attention_window_parts(d, windows, a.heads),
+                                       THREADS, WINDOW_SHARED, stream_of(d)>>>(
+        a, (int)(windows * a.heads), maps);
     return launched("attention_backward");
 }
