@@ -97,7 +97,7 @@ Status vittt_stage_drop_path(Vittt *m, Device *d, uint64_t seed, int64_t step, i
 /* Folds the norms of the blocks into the products behind them (nn/ops.h), for passes that record
  * nothing over weights that stay as they are: where the device gains by it with batches of `batch`
  * images; elsewhere it changes nothing. Once more when weights have changed. The folded weights lie
- * in d->weights: 1.2 times the parameters in BF16 of ViTTT-B. */
+ * in d->weights, 103 MB for ViTTT-B. */
 Status vittt_fold(Vittt *m, Device *d, int64_t batch);
 
 /* image [B,H,W,3] normalised, act dtype -> logits F32 [B,classes]. Any H, W that are multiples of
