@@ -168,9 +168,9 @@ static Status all_steps(Fused *f, int64_t chunks, int64_t n, Tensor d, Tensor *u
         Tensor m, p;
         TRY(first_tokens(f, f->in->momentum, chunks * n, &m));
         TRY(fused_take(f, f->steps, g, chunks, f->hidden, f->dv, &p));
-        TRY(f->d->k->state_scan(f->d, tensor_view3(p, g, chunks, each), f->own_update,
-                                tensor_view3(d, g, chunks, each), tensor_view3(m, g, chunks, n),
-                                f->update, 1, false));
+        TRY(f->d->k->state_scan(
+            f->d, tensor_view3(p, g, chunks, each), f->ends ? tensor_none() : f->own_update,
+            tensor_view3(d, g, chunks, each), tensor_view3(m, g, chunks, n), f->update, 1, false));
         f->update = f->own_update;
         give_copy(f, m, f->in->momentum->value.data);
         tape_give(f->t, d);
@@ -192,8 +192,9 @@ static Status all_weights(Fused *f, int64_t chunks, Tensor u, Tensor *w) {
     const Tensor start = tensor_view2(f->weight[1], f->weight[1].shape[0] * f->heads, each);
     TRY(fused_take(f, f->act, g, chunks, f->hidden, f->dv, w));
     TRY(f->d->k->state_scan(f->d, tensor_view3(*w, g, chunks, each),
-                            tensor_view2(f->own[1], g, each), tensor_view3(u, g, chunks, each),
-                            tensor_none(), start, f->rule->ascend ? -1 : 1, !f->rule->inclusive));
+                            f->ends ? tensor_none() : tensor_view2(f->own[1], g, each),
+                            tensor_view3(u, g, chunks, each), tensor_none(), start,
+                            f->rule->ascend ? -1 : 1, !f->rule->inclusive));
     f->weight[1] = f->own[1];
     tape_give(f->t, u);
     return STATUS_OK;
@@ -292,6 +293,7 @@ Var *chunked_fused(const ChunkedRule *rule, ChunkedForm form, Tape *t, const Chu
     const Tensor rows = tensor_view3(y->value, f.groups, f.tokens, f.dv);
     const int64_t n = rule->chunk > 0 && rule->chunk < f.tokens ? rule->chunk : f.tokens;
     const int64_t chunks = f.tokens / n, rest = f.tokens - chunks * n;
+    f.ends = !end && rest == 0;
     Status s = fused_open(&f);
     if (s == STATUS_OK)
         s = form == CHUNKED_PARALLEL ? fused_scan(&f, chunks, n, rows)

@@ -14,6 +14,7 @@ typedef struct Fused {
     int64_t batch, heads, groups, tokens;
     int64_t dk, dv, hidden;
     bool gates;  /* W0 and W2 are written */
+    bool ends;   /* nobody wants the states after the parallel chunks */
     int written; /* matrices: 3 or 1 */
     /* The state. Weights F32 and as operands: [W0|W2] [B or 1,H,dk,2h], and W1 (recurrent). Until
      * the first step they are the caller's, afterwards [B,H,..] in `own`; P of all matrices one
