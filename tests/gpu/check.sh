@@ -22,7 +22,8 @@
 #                   default with --device cuda: cuda:1 where there is one
 #   --batch N       images of a bench pass (256)
 #   --models LIST   of the bench: vittt_tiny,vittt_small,vittt_base
-#   --parallel N    processes for each of the large parts (a quarter of the processors); 1: one after the other
+#   --parallel N    processes for each of the large parts (a quarter of the processors, of few a third); 1: one after
+#                   the other
 #   --stretch F     factor on the time limits (1)
 #   --output FILE   instead of tests/gpu/last_run.json
 #   --logs DIR      keep the programs' output there
@@ -47,6 +48,8 @@ logs=
 build=
 processors=$(nproc)
 parallel=$(((processors + 3) / 4))
+few=1 # factor on the limits of what runs side by side, where processors are few
+[ "$processors" -ge 24 ] || { few=2 parallel=$(((processors + 2) / 3)); }
 stretch=1
 
 usage() {
@@ -150,18 +153,18 @@ tool_shards() { # COMMAND...: with @ for its card
         --sum 'SUMMARY| failed on |^not finished' "$@"
 }
 
-part_ops() { check ops 90 '^total' sharded ' failed on ' "$build/tests/ops/ops_test" --device "$device" \
+part_ops() { check ops $((90 * few)) '^total' sharded ' failed on ' "$build/tests/ops/ops_test" --device "$device" \
     --queue "$work/queue_ops"; }
 
 part_gradient() {
-    check gradient 90 '^total' sharded ' failures$' "$build/tests/ops/ops_gradient" --device "$device" \
+    check gradient $((90 * few)) '^total' sharded ' failures$' "$build/tests/ops/ops_gradient" --device "$device" \
         --source "$root" --part @
 }
 
 golden() { # NAME PRECISION FILE...
     local name=$1 precision=$2
     shift 2
-    check "golden_$name$precision" 60 ' checks, ' limited "$build/tests/golden/golden_check" --device "$device" \
+    check "golden_$name$precision" $((60 * few)) ' checks, ' limited "$build/tests/golden/golden_check" --device "$device" \
         --precision "$precision" "$@"
 }
 part_golden() {
@@ -175,11 +178,11 @@ part_golden() {
 }
 
 part_graphs() {
-    check graphs 60 '\[  (PASSED|FAILED)|^Total' limited "$build/tests/test_nn_graphs"
+    check graphs $((60 * few)) '\[  (PASSED|FAILED)|^Total' limited "$build/tests/test_nn_graphs"
     ! [ -x "$build/tests/test_nn_plan" ] ||
-        check plan 60 '\[  (PASSED|FAILED)|^Total' limited "$build/tests/test_nn_plan"
+        check plan $((60 * few)) '\[  (PASSED|FAILED)|^Total' limited "$build/tests/test_nn_plan"
     ! [ -x "$build/tests/gpu/scores_parity" ] ||
-        check scores 60 ' checks, ' limited "$build/tests/gpu/scores_parity" --device "$device" \
+        check scores $((60 * few)) ' checks, ' limited "$build/tests/gpu/scores_parity" --device "$device" \
             $([ "$device" = cpu ] && echo few)
 }
 
@@ -200,7 +203,7 @@ part_ranks() {
 }
 
 models_of_parity="base small tiny hier wide even odd"
-part_model() { check model 100 '^total' parity; }
+part_model() { check model $((100 * few)) '^total' parity; }
 parity() {
     local threads=$((processors / 4))
     OMP_NUM_THREADS=$((threads < 1 ? 1 : threads)) limited "$here/shards.sh" --sum ' checks, ' \
@@ -214,7 +217,7 @@ after_model() {
 }
 
 # One card has all the rest to do besides.
-part_memcheck() { if [ "$beside" = "$device" ]; then sanitizer memcheck 140 110; else sanitizer memcheck 110 90; fi; }
+part_memcheck() { if [ "$beside" = "$device" ]; then sanitizer memcheck 180 150; else sanitizer memcheck 110 90; fi; }
 part_racecheck() {
     if [ "$beside" = "$device" ]; then
         sanitizer racecheck 195 160 --first-mode
