@@ -10,7 +10,7 @@
 /* PyTorch's "None": the F32 epsilon (lact_nvs.md 3.2). */
 #define HEAD_EPS 1.1920929e-7f
 /* Blocks at the end whose hidden values are kept even so: they are all that fits into the memory
- * that the recipe is given (docs/performance.md). */
+ * that the recipe is given (docs/performance_nvs.md). */
 #define HIDDEN_KEPT 6
 
 /* ---- parameters --------------------------------------------------------------------------- */
