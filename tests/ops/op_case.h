@@ -28,6 +28,7 @@ enum {
     IN_BOTH = 3,
     ONLY_BENCH = 4,  /* too large for the naive version */
     ANY_THREADS = 8, /* same bits whatever the number of CPU threads */
+    ONLY_CARDS = 16, /* for the number of blocks of a card: smaller cases show a CPU as much */
 };
 
 typedef struct Run Run;

@@ -175,12 +175,13 @@ static int by_turn(const void *a, const void *b) {
 }
 
 /* What this process has to run, in order. */
-static int list_units(const Options *o, Unit units[UNITS]) {
+static int list_units(const Options *o, bool card, Unit units[UNITS]) {
     int all = 0, count = 0;
     for (size_t t = 0; t < TABLES; t++) {
         for (const OpCase *c = tables[t]; c->slot; c++) {
             if (!slot_wanted(o, c->slot)) continue;
             if (((c->flags & ONLY_BENCH) != 0) != o->bench) continue;
+            if (c->flags & ONLY_CARDS && !card) continue;
             for (int dtype = 0; dtype < 2; dtype++) {
                 const DType act = dtype ? DTYPE_BF16 : DTYPE_F32;
                 if (!(c->flags & (dtype ? IN_BF16 : IN_F32))) continue;
@@ -222,7 +223,7 @@ static void run_unit(const Options *o, const Unit *u, Device *device, Device *cp
 /* False: the time was up. */
 static bool run_units(const Options *o, Device *device, Device *cpu, Totals *totals) {
     static Unit units[UNITS];
-    const int count = list_units(o, units);
+    const int count = list_units(o, device->kind != DEVICE_CPU, units);
     const double begun = seconds_now();
     for (int i = 0;; i++) {
         const bool late = o->seconds > 0 && seconds_now() - begun > o->seconds;
