@@ -11,7 +11,7 @@
 
 #include "side.h"
 
-#define LIMIT 2e-2 /* of the logits' norm: that of model_parity */
+#define LIMIT 1.2e-2 /* of the logits' norm: that of model_parity; an H200 showed 5.4e-3 */
 
 typedef struct Case {
     const char *name;
