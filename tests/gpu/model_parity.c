@@ -13,10 +13,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cases.h"
+#include "core/clock.h"
 
 typedef struct Check {
     const Case *item;
@@ -162,12 +162,6 @@ static bool same_bits(const Snapshot *want, Side *s, int64_t from) {
 }
 
 /* ---- the checks ------------------------------------------------------------------------- */
-
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static void run_reference(Check *c) {
     const double begun = seconds_now();

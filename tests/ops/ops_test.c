@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "harness.h"
 #include "queue.h"
 
@@ -138,12 +139,6 @@ static void bench_case(const OpCase *item, DType act, Device *device) {
         }
     }
     run_end(&run);
-}
-
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /* Cases of this slot in front of table t, row c. */

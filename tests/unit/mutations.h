@@ -9,6 +9,7 @@
 
 #include <sys/mman.h>
 
+#include "core/clock.h"
 #include "core/rng.h"
 
 #define SLOW_SECONDS 5.0
@@ -100,12 +101,6 @@ static inline Bytes damaged(const Bytes *whole, Rng *r) {
 }
 
 /* ---- one target, one file --------------------------------------------------------------- */
-
-static inline double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* How often it was refused. */
 static inline int attack(const Target *t, const Bytes *whole, uint64_t stream) {
