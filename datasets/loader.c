@@ -129,6 +129,12 @@ Status loader_open(const Dataset *d, const LoaderOptions *o, Loader **out) {
     Loader *l = block;
     l->data = d;
     l->options = *o;
+    l->preprocess = *o->preprocess;
+    l->options.preprocess = &l->preprocess;
+    if (o->augment != NULL) {
+        l->augment = *o->augment;
+        l->options.augment = &l->augment;
+    }
     l->count = dataset_count(d);
     l->image_bytes = o->preprocess->image_size * o->preprocess->image_size * 3;
     l->slot_count = o->prefetch > 0 ? o->prefetch : 4;
@@ -161,15 +167,23 @@ static bool join_in_time(const Loader *l) {
     return true;
 }
 
-void loader_close(Loader *l) {
-    if (l == NULL) return;
+/* Where a leak checker finds them after their threads have come back. */
+static Loader *left_behind;
+
+bool loader_close(Loader *l) {
+    if (l == NULL) return true;
+    const bool stopped = l->gave_up || (l->options.stopped != NULL && l->options.stopped());
     pthread_mutex_lock(&l->mutex);
     l->stop = true;
     pthread_cond_broadcast(&l->work);
     pthread_mutex_unlock(&l->mutex);
-    if (l->gave_up && !join_in_time(l)) return; /* with all that the thread may still touch */
+    if (stopped && !join_in_time(l)) { /* with all that the thread may still touch */
+        l->left_before = left_behind;
+        left_behind = l;
+        return false;
+    }
     for (int i = 0; i < l->worker_count; i++) {
-        if (!l->gave_up) pthread_join(l->workers[i].thread, NULL);
+        if (!stopped) pthread_join(l->workers[i].thread, NULL);
         sample_scratch_free(&l->workers[i].scratch);
     }
     for (int i = 0; l->slots != NULL && i < l->slot_count; i++) slot_free(&l->slots[i]);
@@ -182,6 +196,7 @@ void loader_close(Loader *l) {
     mem_free(l->slots);
     mem_free(l->workers);
     mem_free(l);
+    return true;
 }
 
 /* ---- consumer ---- */

@@ -45,13 +45,14 @@ typedef struct Loader Loader;
 int loader_processors(void);
 
 Status loader_open(const Dataset *d, const LoaderOptions *o, Loader **out);
-void loader_close(Loader *l);
+/* false: a thread hangs in a read after a stop and is left behind. It still reads `d`, which then
+ * has to stay open until the process ends. */
+bool loader_close(Loader *l);
 /* Begins an epoch at sample `cursor` (a multiple of the batch unless at the end). */
 Status loader_begin(Loader *l, int64_t epoch, int64_t cursor);
 /* STATUS_END after the last batch. Waits; a wait of 60 s is reported through the log with the file
  * in work. STATUS_STOPPED, within a second, where options.stopped says so before the batch is
- * there: the loader can then only be closed, which leaves threads behind that do not come back from
- * a read. */
+ * there: the loader can then only be closed. */
 Status loader_next(Loader *l, HostBatch *b);
 int64_t loader_batches(const Loader *l); /* per epoch; of all ranks where whole batches go round */
 double loader_wait_seconds(Loader *l);   /* waited inside loader_next since the last call of this */

@@ -56,7 +56,9 @@ typedef struct Worker {
 
 struct Loader {
     const Dataset *data;
-    LoaderOptions options;
+    LoaderOptions options; /* what it points to lies below */
+    Preprocess preprocess;
+    Augment augment;
     int64_t count, image_bytes;
     int64_t *order; /* of this epoch */
 
@@ -78,6 +80,7 @@ struct Loader {
     /* The consumer's own. */
     int64_t given; /* batches handed out since begin */
     bool gave_up;  /* on a batch: a stop was asked for */
+    struct Loader *left_before;
     double waited;
     Corrupt **corrupt; /* sorted by sample */
     int64_t corrupt_count, corrupt_capacity;

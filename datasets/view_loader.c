@@ -47,6 +47,7 @@ struct ViewLoader {
     int64_t current;  /* batch in the consumer's hands; -1: none */
     bool stop;
     bool gave_up; /* the consumer, on a batch */
+    ViewLoader *left_before;
     Failure failures[FAILURES_KEPT];
     int64_t failure_count;
     Status status; /* what ended it */
@@ -113,6 +114,14 @@ static void keep_failure(ViewLoader *l, int64_t n) {
     mem_free(message);
 }
 
+/* Nobody wants more; who draws samples may be gone. */
+static bool is_stopped(ViewLoader *l) {
+    pthread_mutex_lock(&l->lock);
+    const bool stop = l->stop;
+    pthread_mutex_unlock(&l->lock);
+    return stop;
+}
+
 /* Loads sample n, or a stand-in; *valid: neither could be had when false. */
 static Status fill(ViewLoader *l, int64_t n, ViewSample *sample, ViewScratch *scratch,
                    uint8_t *pixels, ViewCamera *cameras, uint8_t *valid) {
@@ -120,6 +129,7 @@ static Status fill(ViewLoader *l, int64_t n, ViewSample *sample, ViewScratch *sc
     for (int attempt = 0; attempt < MAX_ATTEMPTS; attempt++) {
         if (attempt > 0) {
             ViewSample next;
+            if (is_stopped(l)) return STATUS_OK;
             pthread_mutex_lock(&l->choosing);
             Status s = l->o.choose(l->o.user, n, attempt, &next);
             pthread_mutex_unlock(&l->choosing);
@@ -264,13 +274,14 @@ Status view_loader_open(const SceneSet *set, const ViewLoaderOptions *o, ViewLoa
     return STATUS_OK;
 }
 
-/* After a wait that was given up a thread may hang in a read: it is left behind. */
+/* After a stop a thread may hang in a read: it is left behind. */
 static bool join_all(const ViewLoader *l) {
+    const bool stopped = l->gave_up || (l->o.stopped && l->o.stopped());
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += JOIN_SECONDS;
     for (int i = 0; i < l->thread_count; i++) {
-        if (!l->gave_up) {
+        if (!stopped) {
             pthread_join(l->threads[i], NULL);
         } else if (pthread_timedjoin_np(l->threads[i], NULL, &until) != 0) {
             log_warn("a loader thread is left behind in its work");
@@ -280,13 +291,20 @@ static bool join_all(const ViewLoader *l) {
     return true;
 }
 
-void view_loader_close(ViewLoader *l) {
-    if (l == NULL) return;
+/* Where a leak checker finds them after their threads have come back. */
+static ViewLoader *left_behind;
+
+bool view_loader_close(ViewLoader *l) {
+    if (l == NULL) return true;
     pthread_mutex_lock(&l->lock);
     l->stop = true;
     pthread_cond_broadcast(&l->room);
     pthread_mutex_unlock(&l->lock);
-    if (!join_all(l)) return; /* with all that the thread may still touch */
+    if (!join_all(l)) { /* with all that the thread may still touch */
+        l->left_before = left_behind;
+        left_behind = l;
+        return false;
+    }
     for (int i = 0; l->slots != NULL && i < l->o.prefetch; i++) {
         mem_free(l->slots[i].pixels);
         mem_free(l->slots[i].cameras);
@@ -302,6 +320,7 @@ void view_loader_close(ViewLoader *l) {
     pthread_mutex_destroy(&l->choosing);
     pthread_mutex_destroy(&l->lock);
     mem_free(l);
+    return true;
 }
 
 /* ---- the consumer ---- */

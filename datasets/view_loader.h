@@ -39,7 +39,8 @@ typedef struct ViewBatch {
 
 typedef struct ViewLoader ViewLoader;
 Status view_loader_open(const SceneSet *set, const ViewLoaderOptions *o, ViewLoader **out);
-void view_loader_close(ViewLoader *l);
+/* As loader_close: false, and the set has to stay open. */
+bool view_loader_close(ViewLoader *l);
 /* STATUS_END after the last. Waits as loader_next does, with the same report and STATUS_STOPPED.
  * Out of memory, or a training sample without a stand-in, ends it. */
 Status view_loader_next(ViewLoader *l, ViewBatch *b);

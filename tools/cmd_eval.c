@@ -234,8 +234,7 @@ static void eval_free(Eval *e) {
     confusion_free(&e->confusion);
     real_labels_free(&e->real);
     predictor_close(&e->predictor);
-    if (e->loader) loader_close(e->loader);
-    if (e->data) dataset_close(e->data);
+    if (loader_close(e->loader)) dataset_close(e->data);
     class_list_free(&e->classes);
     model_close(&e->model);
 }

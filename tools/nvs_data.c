@@ -88,10 +88,10 @@ Status nvs_data_begin(NvsData *d, int64_t first, int64_t count) {
 }
 
 void nvs_data_close(NvsData *d) {
-    if (d->loader) view_loader_close(d->loader);
+    const bool ended = view_loader_close(d->loader);
     if (d->sampler) view_sampler_close(d->sampler);
     eval_index_free(&d->index);
-    if (d->train) scene_set_close(d->train);
+    if (ended && d->train) scene_set_close(d->train);
     if (d->val) scene_set_close(d->val);
     *d = (NvsData){0};
 }

@@ -11,6 +11,7 @@ typedef struct Classifier {
     Model model;
     ClassList classes;
     Dataset *data;
+    bool in_use; /* by a thread of a loader, to the end */
     Predictor batches, single;
     float *logits;
     uint8_t *pictures; /* [kept, S, S, 3] */
@@ -49,7 +50,7 @@ static Status classifier_score(Probe *p) {
     TRY(eval_loader_open(c->data, &c->model.preprocess, settings.loader.batch_size, &loader));
     Status s =
         score_all(&c->batches, loader, dataset_count(c->data), c->logits, &sums, take_batch, p);
-    loader_close(loader);
+    c->in_use |= !loader_close(loader);
     if (s == STATUS_OK && p->kept == 0)
         s = status_set(STATUS_DATA, "%s: no picture could be read", settings.data.root);
     return s;
@@ -66,7 +67,7 @@ static void classifier_close(Probe *p) {
     predictor_close(&c->single);
     mem_free(c->logits);
     mem_free(c->pictures);
-    if (c->data) dataset_close(c->data);
+    if (!c->in_use) dataset_close(c->data);
     class_list_free(&c->classes);
     model_close(&c->model);
     mem_free(c);

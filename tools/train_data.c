@@ -110,10 +110,10 @@ Status train_data_load(TrainData *d, const Preprocess *preprocess) {
 }
 
 void train_data_close(TrainData *d) {
-    if (d->train_loader) loader_close(d->train_loader);
-    if (d->val_loader) loader_close(d->val_loader);
-    if (d->train) dataset_close(d->train);
-    if (d->val) dataset_close(d->val);
+    const bool train_ended = loader_close(d->train_loader);
+    const bool val_ended = loader_close(d->val_loader);
+    if (train_ended) dataset_close(d->train);
+    if (val_ended) dataset_close(d->val);
     class_list_free(&d->classes);
     *d = (TrainData){0};
 }

@@ -176,10 +176,14 @@ static void real_samples(void **state) {
     scene_set_close(set);
 }
 
-static atomic_bool held;
+static atomic_bool held, hangs;
 
-/* A read that does not come back. */
+/* A sample with a picture that is not there (make_pictures); the stand-in is the read that does not
+ * come back. The first choice must not hang: the loader makes it under its lock. */
 static Status choose_when_let(void *user, int64_t n, int attempt, ViewSample *out) {
+    *out = (ViewSample){.scene = 2, .inputs = 2, .targets = 3, .frames = {1, 2, 3, 4, 5}};
+    if (attempt == 0) return STATUS_OK;
+    atomic_store(&hangs, true);
     while (atomic_load(&held)) usleep(1000);
     return view_choose_sampler(user, n, attempt, out);
 }
@@ -204,7 +208,7 @@ static void a_wait_can_be_stopped(void **state) {
     ViewLoaderOptions o = {.view = view_options_default(8, 8),
                            .batch = 4,
                            .views = 5,
-                           .threads = 2,
+                           .threads = 1, /* a second one would wait for the stand-in */
                            .choose = choose_when_let,
                            .user = sampler,
                            .stopped = is_held};
@@ -213,7 +217,7 @@ static void a_wait_can_be_stopped(void **state) {
     assert_int_equal(view_loader_next(l, &b), STATUS_STOPPED);
     assert_message("stopped while waiting for data");
     atomic_store(&held, false);
-    view_loader_close(l);
+    assert_true(view_loader_close(l));
     assert_ok(view_loader_open(set, &o, &l)); /* nobody stops it now */
     assert_ok(view_loader_next(l, &b));
     view_loader_close(l);
@@ -223,12 +227,35 @@ static void a_wait_can_be_stopped(void **state) {
     assert_int_equal(mem_live(), live);
 }
 
+/* The last test: the thread hangs until the process ends. */
+static void a_thread_that_hangs_is_left_behind(void **state) {
+    (void)state;
+    char root[256];
+    SceneSet *set = make_pictures(root);
+    ViewLoader *l;
+    ViewBatch b;
+    ViewLoaderOptions o = {.view = view_options_default(8, 8),
+                           .batch = 1,
+                           .views = 5,
+                           .threads = 1,
+                           .choose = choose_when_let,
+                           .stopped = is_held};
+    atomic_store(&held, true);
+    atomic_store(&hangs, false);
+    assert_ok(view_loader_open(set, &o, &l));
+    assert_int_equal(view_loader_next(l, &b), STATUS_STOPPED);
+    while (!atomic_load(&hangs)) usleep(1000);
+    assert_false(view_loader_close(l)); /* so that nobody closes the set */
+    remove_tree(root);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loader_is_deterministic),
         cmocka_unit_test(loader_of_a_list),
         cmocka_unit_test(a_wait_can_be_stopped),
         cmocka_unit_test(real_samples),
+        cmocka_unit_test(a_thread_that_hangs_is_left_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
