@@ -86,6 +86,7 @@ static Status export(const char *checkpoint, const char *to) {
     const bool folder = names_folder(to);
     if (folder) TRY(path_join(&inside, to, "model.safetensors"));
     Status s = weights_out_check(folder ? inside : to, options.overwrite);
+    if (s == STATUS_OK && folder) s = hub_folder_check(to, options.overwrite);
     if (s == STATUS_OK) s = weights_resolve(checkpoint, (WeightsChoice)options.weights, &from);
     if (s == STATUS_OK) s = folder ? write_folder(from, to, inside) : write_file(from, to);
     mem_free(inside);

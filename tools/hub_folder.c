@@ -9,6 +9,7 @@
 #include "core/memory.h"
 #include "tools/model_meta.h"
 #include "tools/sections.h"
+#include "tools/weights_out.h"
 
 typedef struct Card {
     VitttConfig model;
@@ -187,6 +188,19 @@ static Status write_text(const char *folder, const char *name, const char *text)
     Status s = file_write_atomic(path, text, strlen(text));
     mem_free(path);
     return s;
+}
+
+static Status check_name(const char *folder, const char *name, bool overwrite) {
+    char *path;
+    TRY(path_join(&path, folder, name));
+    const Status s = weights_out_check(path, overwrite);
+    mem_free(path);
+    return s;
+}
+
+Status hub_folder_check(const char *folder, bool overwrite) {
+    TRY(check_name(folder, "config.json", overwrite));
+    return check_name(folder, "README.md", overwrite);
 }
 
 Status hub_folder_write(const HubFolder *h, const char *folder) {

@@ -12,6 +12,8 @@ typedef struct HubFolder {
 /* Takes everything from the metadata of a classifier's weights file; STATUS_DATA when it does not
  * say what it holds. `path` is for messages. */
 Status hub_folder_describe(const SafeFile *file, const char *path, HubFolder *out);
+/* Refuses to write over either file, unless `overwrite`. */
+Status hub_folder_check(const char *folder, bool overwrite);
 /* Writes both texts into a folder that exists. */
 Status hub_folder_write(const HubFolder *h, const char *folder);
 void hub_folder_free(HubFolder *h);

@@ -57,6 +57,10 @@ if [ -f "$SOURCE/data/digits.tar" ]; then
     equal 'score of the folder' "$(json_get out 'd["top1_count"], d["loss"]')" "$score"
     run 2 export digits hub
     tells 'hub/model.safetensors exists'
+    mkdir home && echo mine >home/README.md
+    run 2 export digits home
+    tells 'home/README.md exists'
+    equal 'a README of the user' "$(cat home/*)" mine
     run 0 export digits hub --overwrite --json
     json_ok out
 fi
