@@ -1,6 +1,7 @@
 /* A validation set out of the training images, where there is none of its own ("10%" as the split).
  * An image's side depends on its name below the split only, so that images which are added later
- * move no other one: what was trained on is never validated on. */
+ * move no other one: what was trained on is never validated on. Only in a class that would leave a
+ * side empty, one image depends on which others there are. */
 #include <stdlib.h>
 #include <string.h>
 
