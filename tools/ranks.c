@@ -322,7 +322,7 @@ static Status parse_meeting(LaunchPlan *plan) {
     const char *colon = strrchr(text, ':');
     const bool bracket = text[0] == '[', plain = colon && strchr(text, ':') != colon && !bracket;
     size_t length = strlen(text);
-    plan->port = DEFAULT_PORT;
+    plan->port = settings.dist.port > 0 ? (int)settings.dist.port : DEFAULT_PORT;
     if (colon && !plain && (!bracket || colon[-1] == ']')) {
         char *end;
         const long port = strtol(colon + 1, &end, 10);

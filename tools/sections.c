@@ -123,14 +123,14 @@ static const Option run_options[] = {
 static const Option dist_options[] = {
     {"ranks", OPTION_INT, AT(DistConfig, ranks), "0", 0, PEERS_MAX, NULL, "ranks",
      "processes that share the work, on each host, each with a card or a part of the processors; "
-     "0: "
-     "one for each card that --device lists. Under torchrun, mpirun or srun: not needed"},
+     "0: one for each card that --device lists. Under torchrun, mpirun or srun: not needed"},
     {"nodes", OPTION_INT, AT(DistConfig, nodes), "1", 1, PEERS_MAX, NULL, "nodes",
      "hosts that share the work: the same command on each, with its own --node-rank"},
     {"node_rank", OPTION_INT, AT(DistConfig, node_rank), "0", 0, PEERS_MAX - 1, NULL, "node-rank",
      "which of --nodes this host is; 0 has rank 0, which writes and speaks"},
     {"rdzv", OPTION_STRING, AT(DistConfig, rdzv), "", 0, 0, NULL, "rdzv",
-     "HOST or HOST:PORT (29500) of node 0, where the ranks of --nodes meet"},
+     "HOST or HOST:PORT of node 0, where the ranks of --nodes meet; without PORT at --rdzv-port, "
+     "or 29500"},
     {"rdzv_port", OPTION_INT, AT(DistConfig, port), "0", 0, 65535, NULL, "rdzv-port",
      "where ranks of several hosts meet, on host MASTER_ADDR; 0: MASTER_PORT + 1"},
     {"rdzv_timeout_s", OPTION_FLOAT, AT(DistConfig, join_timeout_s), "300", 1, 1e6, NULL,

@@ -86,7 +86,7 @@ host() { # NODE FLAGS...
     setsid "$TTV" train "${mine[@]}" "${drawn[@]}" --ranks 2 --nodes 2 --node-rank $node "$@" >host$node.out 2>host$node.err
 }
 run 0 train "${mine[@]}" "${drawn[@]}" --ranks 4 -o of4
-host 1 --rdzv localhost:$((PORT + 40)) -o nodes &
+host 1 --rdzv localhost --rdzv-port $((PORT + 40)) -o nodes &
 pid=$!
 command_line='two hosts of two ranks'
 host 0 --rdzv tcp://localhost:$((PORT + 40)) -o nodes
