@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/crc32c.h"
 #include "core/file.h"
 #include "core/memory.h"
@@ -79,12 +80,6 @@ static inline int split_tabs(char *line, char **column, int capacity) {
         if (at != NULL) *at++ = '\0';
     }
     return count;
-}
-
-static inline double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* A fresh folder under TMPDIR; remove_tree() takes it away. */

@@ -9,16 +9,11 @@
 #include <sys/socket.h>
 #include <time.h>
 
+#include "core/clock.h"
 #include "core/peers.h"
 #include "core/shard.h"
 
 enum { RANKS_MAX = 4, NUMBERS = 200003 };
-
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int open_listener(int *port) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
@@ -61,9 +56,9 @@ static void *rank_main(void *argument) {
     r->joined = peers_join(&r->o, &r->peers);
     r->status = r->joined;
     if (r->joined == STATUS_OK) {
-        const double start = now_s();
+        const double start = seconds_now();
         r->status = r->body(r, r->peers);
-        r->seconds = now_s() - start;
+        r->seconds = seconds_now() - start;
     }
     snprintf(r->message, sizeof r->message, "%s", status_message());
     peers_leave(r->peers, r->status == STATUS_OK);
