@@ -1,7 +1,7 @@
 /* The life lines: a thread that tells the others that this process lives, and hears when one does
  * not. On a line: 'b' each second, or, from rank 0, 'w' and the number (two bytes) of the rank that
  * it waits for; 'L' and a rank's number when rank 0 knows of a loss; 'q' at the end of a run that
- * went well.
+ * went well, or of a rank that goes because rank 0 told it of a loss: it is none itself.
  */
 #include <errno.h>
 #include <math.h>
@@ -189,6 +189,14 @@ static void ask_probe(Peers *p, double now) {
     pthread_mutex_unlock(&p->mutex);
 }
 
+static bool is_told_of_loss(Peers *p) {
+    if (p->rank == 0 || !atomic_load(&p->any_lost)) return false;
+    pthread_mutex_lock(&p->mutex);
+    const bool told = !p->is_lost[0];
+    pthread_mutex_unlock(&p->mutex);
+    return told;
+}
+
 static void *watch(void *argument) {
     Peers *p = argument;
     const double beat = p->timeout_s < 4 * beat_s ? p->timeout_s / 4 : beat_s;
@@ -215,7 +223,7 @@ static void *watch(void *argument) {
         listen_for(p, block, next - now);
     }
     announce(p);
-    if (atomic_load(&p->left_well)) say_all(p, "q", 1);
+    if (atomic_load(&p->left_well) || is_told_of_loss(p)) say_all(p, "q", 1);
     mem_free(block);
     return NULL;
 }

@@ -186,6 +186,24 @@ static void a_rank_that_ends_is_named(void **state) {
     assert_int_equal(status_exit_code(STATUS_PEER), 75);
 }
 
+/* Rank 0 is at something else while rank 2 ends, and rank 1 goes because of that. */
+static Status last_leaves_a_busy_one(Rank *r, Peers *p) {
+    const struct timespec pause = {1, 0};
+    if (peers_rank(p) == 0) nanosleep(&pause, NULL);
+    return last_leaves(r, p);
+}
+
+static void who_goes_after_a_loss_is_not_lost(void **state) {
+    (void)state;
+    Rank ranks[3];
+    start(ranks, 3, 20, 20, last_leaves_a_busy_one);
+    go(ranks, 3);
+    assert_string_equal(ranks[1].message, "lost rank 2: rank 0 lost it");
+    assert_int_equal(ranks[0].status, STATUS_PEER);
+    assert_non_null(strstr(ranks[0].message, "lost rank 2 (pid "));
+    assert_null(strstr(ranks[0].message, "rank 1"));
+}
+
 static Status first_leaves(Rank *r, Peers *p) {
     int64_t one = 1, all[RANKS_MAX];
     (void)r;
@@ -406,6 +424,7 @@ int main(void) {
         cmocka_unit_test(alone_needs_nobody),
         cmocka_unit_test(a_failure_is_everybodys),
         cmocka_unit_test(a_rank_that_ends_is_named),
+        cmocka_unit_test(who_goes_after_a_loss_is_not_lost),
         cmocka_unit_test(the_first_rank_can_be_lost_too),
         cmocka_unit_test(a_rank_that_does_not_come_is_given_up),
         cmocka_unit_test(the_right_one_is_blamed),
