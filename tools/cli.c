@@ -60,7 +60,7 @@ static int command_match(const Command *c, int argc, char **argv) {
     return best;
 }
 
-static const Command *command_find(int argc, char **argv, int *words) {
+const Command *cli_find_command(int argc, char **argv, int *words) {
     const Command *found = NULL;
     *words = 0;
     for (int i = 0; commands[i]; i++) {
@@ -194,7 +194,7 @@ static int run_builtin(int argc, char **argv) {
         return 0;
     }
     int words;
-    const Command *c = command_find(argc - 1, argv + 1, &words);
+    const Command *c = cli_find_command(argc - 1, argv + 1, &words);
     if (c)
         help_command(c, false);
     else if (argc != 2 || !help_family(argv[1], true))
@@ -213,7 +213,7 @@ int cli_main(int argc, char **argv) {
     int code = run_builtin(argc - 1, argv + 1);
     if (code < 0) {
         int words;
-        const Command *c = command_find(argc - 1, argv + 1, &words);
+        const Command *c = cli_find_command(argc - 1, argv + 1, &words);
         code = c ? run_command(c, argc - 1 - words, argv + 1 + words)
                  : unknown_command(argc - 1, argv + 1);
     }

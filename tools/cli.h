@@ -67,6 +67,8 @@ extern char **cli_argv;
 /* Whole program: finds the command, parses, runs, flushes; the exit code. */
 int cli_main(int argc, char **argv);
 
+/* The command whose name, or other name, most of the first words are (*words of them), or NULL. */
+const Command *cli_find_command(int argc, char **argv, int *words);
 /* Prints "ttv: error: <message>" to stderr and returns the status' exit code. */
 int cli_fail(Status s);
 /* Prints a usage message and the hint "see 'ttv <command> --help'"; returns 2. */

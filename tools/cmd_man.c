@@ -202,15 +202,18 @@ static Status put_page_of(const Command *c) {
 
 /* ---- the command ---- */
 
-static const Command *find(int argc, char **argv) {
-    char name[64] = "";
+static int no_command(int argc, char **argv) {
+    char name[256] = "";
+    if (argc == 1 && help_knows_family(argv[0])) {
+        complain("'%s' is the first word of several commands:", argv[0]);
+        help_family(argv[0], false);
+        return 2;
+    }
     for (int i = 0; i < argc; i++) {
         const size_t n = strlen(name);
         snprintf(name + n, sizeof name - n, "%s%s", n ? " " : "", argv[i]);
     }
-    for (int i = 0; commands[i]; i++)
-        if (strcmp(commands[i]->name, name) == 0) return commands[i];
-    return NULL;
+    return cli_usage(&command_man, "there is no command '%s'", name);
 }
 
 static const Section *no_sections(int *count) {
@@ -220,8 +223,9 @@ static const Section *no_sections(int *count) {
 
 static int run(Config *config, int argc, char **argv) {
     (void)config;
-    const Command *one = find(argc, argv);
-    if (argc > 0 && !one) return cli_usage(&command_man, "there is no command '%s'", argv[0]);
+    int words;
+    const Command *one = cli_find_command(argc, argv, &words);
+    if (words != argc) return no_command(argc, argv);
     Status s = one ? put_page_of(one) : put_page();
     return s == STATUS_OK ? 0 : cli_fail(s);
 }

@@ -114,6 +114,17 @@ while read -r name; do
         equal "groff on $name" "$(cat warnings.txt)" ''
     fi
 done < <("$TTV" help | sed -n '/^commands:/,$p' | sed -n 's/^  \([a-z][a-z -]*[a-z]\)  .*/\1/p' | grep -vE '^(help|version)')
+# Another name of a command shows that command's page, as help does.
+for pair in 'predict=CLASSIFY' 'ckpt info=INSPECT' 'render=NVS-RENDER' 'cls train=TRAIN'; do
+    read -ra words <<<"${pair%=*}"
+    run 0 man "${words[@]}"
+    equal "title of ${pair%=*}" "$(head -n 1 out | cut -d'"' -f2)" "TTV-${pair#*=}"
+done
 run 2 man nonsense
 tells "there is no command 'nonsense'"
+run 2 man train surplus
+tells "there is no command 'train surplus'"
+run 2 man nvs
+tells 'several commands'
+tells 'nvs render'
 finish
