@@ -156,7 +156,7 @@ static Status run_epoch(Loop *l) {
     return STATUS_OK;
 }
 
-static Status check_options(const TrainOptions *o, const TrainState *s) {
+Status train_check(const TrainOptions *o, const TrainState *s) {
     if (o->epochs < 1 || o->steps_per_epoch < 1 || o->accumulate < 1)
         return status_set(STATUS_USAGE,
                           "epochs, steps per epoch and accumulate must be at least 1, not %" PRId64
@@ -188,7 +188,7 @@ static Status clean_folder(const char *run_folder) {
 
 static Status start(Loop *l) {
     TrainState *s = l->state;
-    TRY(check_options(l->options, s));
+    TRY(train_check(l->options, s));
     TRY(ranks_init(l));
     if (saves_files(l)) TRY(clean_folder(l->options->run_folder));
     if (s->step == 0) s->best_metric = NAN;

@@ -92,6 +92,10 @@ typedef struct TrainEvent {
 } TrainEvent;
 typedef void (*TrainListener)(void *user, const TrainEvent *e);
 
+/* What train_run refuses before anything else: STATUS_USAGE where a resumed *state and the options
+ * cannot be of one run. */
+Status train_check(const TrainOptions *o, const TrainState *s);
+
 /* Trains from *state (zeroed, or resumed) to the end; *state is what was reached. With several
  * ranks weights, moments, average and *state are rank 0's to begin with. */
 Status train_run(const TrainTask *task, const TrainOptions *o, Tape *t, AdamW *optim,

@@ -55,17 +55,30 @@ static Status prepare_all(NvsTrainer *t) {
     return ranks_agree_all(prepare(t));
 }
 
+static Status resume(NvsTrainer *t) {
+    const NvsTrainConfig *c = &nvs_settings.train;
+    TrainState *s = &t->state;
+    const uint64_t seed = s->seed;
+    TRY(checkpoint_resume(t->run.path, "last", &t->model.params, &t->optim, s));
+    if (s->seed != seed)
+        return status_set(STATUS_USAGE, "%s began with seed %llu: it cannot go on with --seed %llu",
+                          t->run.path, (unsigned long long)s->seed, (unsigned long long)seed);
+    if (s->step > c->steps)
+        return status_set(STATUS_USAGE, "%s stands at step %lld already: --steps is %lld",
+                          t->run.path, (long long)s->step, (long long)c->steps);
+    if (s->epoch > 0 && s->step < c->steps) { /* it had ended; all of a run is one epoch */
+        s->epoch = 0;
+        s->cursor = s->step * c->batch_size * c->grad_accum_steps;
+    }
+    return run_resume_check(&t->options, s, c->batch_size, c->grad_accum_steps);
+}
+
 /* The folder comes last, so that a mistake leaves no empty one behind. */
 static Status open_folder(NvsTrainer *t) {
-    const uint64_t seed = (uint64_t)nvs_settings.train.seed;
-    t->state.seed = seed;
+    t->state.seed = (uint64_t)nvs_settings.train.seed;
     t->state.best_metric = NAN;
     if (t->resuming) {
-        TRY(checkpoint_resume(t->run.path, "last", &t->model.params, &t->optim, &t->state));
-        if (t->state.seed != seed)
-            return status_set(
-                STATUS_USAGE, "%s began with seed %llu: it cannot go on with --seed %llu",
-                t->run.path, (unsigned long long)t->state.seed, (unsigned long long)seed);
+        TRY(resume(t));
     } else if (!output_is_mine()) {
         TRY(mem_string(&t->run.path, settings.run.output));
     } else {

@@ -8,6 +8,7 @@
 #include "core/memory.h"
 #include "tools/cli.h"
 #include "tools/ranks.h"
+#include "tools/run_resume.h"
 
 static const Section *train_sections(int *count) {
     static Section list[9];
@@ -107,6 +108,8 @@ static Status open_folder(Trainer *t) {
     t->state.best_metric = NAN;
     if (t->resuming) {
         TRY(trainer_resume(t));
+        const int64_t batch = settings.train.overfit_batch ? 1 : settings.loader.batch_size;
+        TRY(run_resume_check(&t->options, &t->state, batch, 1));
     } else if (output_is_mine()) {
         TRY(run_folder_check_events(settings.run.tensorboard));
         TRY(run_folder_create(&t->run, settings.run.output, settings.run.exist_ok));

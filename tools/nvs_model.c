@@ -131,12 +131,33 @@ Status nvs_checkpoint(const char *checkpoint, WeightsChoice choice, bool *out) {
     return s == STATUS_MEMORY ? s : STATUS_OK;
 }
 
+/* Weights may start another variant, or other views: it is for the user to know. */
+static Status tell_origin(const NvsModel *m, const SafeFile *file, const char *path) {
+    const char *text = safetensors_meta(file, "ttv.config");
+    LactNvsConfig then;
+    Section section = {"nvs_model", lact_nvs_options, &then};
+    Config *config;
+    if (!text) return STATUS_OK;
+    TRY(config_new(&section, 1, &config));
+    Status s = config_read_text(config, text, strlen(text), path, true);
+    config_free(config);
+    if (s != STATUS_OK) return s;
+    if (strcmp(m->config.variant, then.variant) != 0)
+        note("%s was trained with variant %s, it goes on as %s", path, then.variant,
+             m->config.variant);
+    if (m->config.height != then.height || m->config.view_width != then.view_width)
+        note("%s was trained on views of %lldx%lld pixels", path, (long long)then.view_width,
+             (long long)then.height);
+    return STATUS_OK;
+}
+
 Status nvs_model_load(NvsModel *m, const char *checkpoint) {
     char *path;
     SafeFile *file = NULL;
     TRY(weights_resolve(checkpoint, WEIGHTS_AUTO, &path));
     Status s = open_file(path, &file);
     if (s == STATUS_OK) s = params_load(&m->params, file, "");
+    if (s == STATUS_OK) s = tell_origin(m, file, path);
     if (file) safetensors_close(file);
     mem_free(path);
     return s;

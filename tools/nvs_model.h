@@ -32,7 +32,8 @@ Status nvs_model_open(NvsModel *m, const char *checkpoint, WeightsChoice choice,
 /* Whether a checkpoint's metadata call it one of these; false also when it cannot be read, which
  * opening tells. Only STATUS_MEMORY is an error. */
 Status nvs_checkpoint(const char *checkpoint, WeightsChoice choice, bool *out);
-/* The weights of such a file into a model that was created. */
+/* The weights of such a file into a model that was created; another variant or size of views is
+ * told. */
 Status nvs_model_load(NvsModel *m, const char *checkpoint);
 void nvs_model_close(NvsModel *m);
 

@@ -18,12 +18,6 @@ static Status begin_epoch(void *user, int64_t epoch, int64_t cursor) {
     const NvsTrainConfig *c = &nvs_settings.train;
     const int64_t all = c->steps * c->grad_accum_steps * c->batch_size;
     (void)epoch; /* there is one */
-    if (cursor % (c->batch_size * c->grad_accum_steps) != 0)
-        return status_set(
-            STATUS_USAGE,
-            "the run stopped after %lld samples, which is no multiple of --batch-size "
-            "%lld times --grad-accum-steps %lld",
-            (long long)cursor, (long long)c->batch_size, (long long)c->grad_accum_steps);
     return nvs_data_begin(t->data, cursor, all - cursor);
 }
 

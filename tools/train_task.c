@@ -67,11 +67,6 @@ static Status begin_epoch(void *user, int64_t epoch, int64_t cursor) {
         t->fixed_served = cursor / settings.loader.batch_size;
         return STATUS_OK;
     }
-    if (cursor % settings.loader.batch_size != 0)
-        return status_set(STATUS_USAGE,
-                          "the run stopped after %lld images of the epoch, which is no multiple of "
-                          "--batch-size %lld",
-                          (long long)cursor, (long long)settings.loader.batch_size);
     return loader_begin(t->data->train_loader, epoch, cursor);
 }
 

@@ -210,6 +210,23 @@ tells 'no checkpoint'
 run 2 nvs train --resume parts --seed 9 --no-progress
 tells 'seed'
 run 3 nvs train --resume parts --set nvs_model.width=64 --no-progress
+cp parts/config.ini as_it_was.ini
+run 3 nvs train --resume parts --set nvs_model.variant=V2 --no-progress
+tells 'parts was trained with nvs_model.variant = base, it cannot go on as V2'
+run 2 nvs train --resume parts --steps 30 --no-progress
+tells 'parts stands at step 40 already: --steps is 30'
+run 2 nvs train --resume parts --steps 50 --max-steps 42 --batch-size 4 --warmup-steps 50 --no-progress
+checks=$((checks + 1))
+cmp -s parts/config.ini as_it_was.ini || fail 'a refused resume changes config.ini'
+
+# ---- a run that has ended goes on when it is given more steps; weights of another model are told ----
+run 0 nvs train --resume parts --steps 50 --max-steps 42 --no-progress
+tells 'changed since the run began: nvs_train.steps was 40, is now 50'
+tells 'continuing parts at step 40'
+says 'trained to step 42'
+run 0 nvs train "${tiny[@]}" --view-width 48 --set nvs_model.variant=V2 --steps 6 --initial-checkpoint whole -o other
+tells 'was trained with variant base, it goes on as V2'
+tells 'was trained on views of 32x32 pixels'
 checks=$((checks + 1))
 [ ! -e runs ] || fail 'a refused run left a folder'
 run 0 nvs train --help

@@ -63,6 +63,14 @@ run 0 train "${tiny[@]}" "${small_data[@]}" --epochs 2 --max-steps 3 -o odd
 run 2 train --resume odd --batch-size 64 --no-progress
 tells 'batch'
 run 3 train --resume odd --width 64 --no-progress
+cp odd/config.ini as_it_was.ini
+run 3 train --resume odd --mixer v3_linear_fork --no-progress # its tensors have the same shapes
+tells 'odd was trained with model.mixer = base, it cannot go on as v3_linear_fork'
+run 3 train --resume odd --mixer-steps 2 --no-progress
+run 2 train --resume odd --batch-size 30 --no-progress
+tells 'the run stopped after 96 samples, which is no multiple of --batch-size 30'
+checks=$((checks + 1))
+cmp -s odd/config.ini as_it_was.ini || fail 'a refused resume changes config.ini'
 printf 'x' | dd of=odd/checkpoints/"$(ls odd/checkpoints | grep state)" bs=1 seek=3000 conv=notrunc 2>/dev/null
 run 3 train --resume odd --no-progress
 tells 'odd'
