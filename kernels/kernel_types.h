@@ -58,6 +58,13 @@ typedef struct NewtonSchulz {
     float triple[NEWTON_SCHULZ_MOST][3];
 } NewtonSchulz;
 
+/* Of slot token_basis: what is added to the Gram matrix by its own diagonal, and the smallest
+ * diagonal element of r. The shift bounds what F32 makes of tokens that are nearly alike; what it
+ * changes lies where Newton-Schulz is still linear, so that q' f(r' y) = f(x' y) there all the
+ * same. */
+#define TOKEN_SHIFT 1e-5f
+#define TOKEN_LEAST 1e-10f
+
 /* A matrix of fast weights in a step, and in its backward (slots weight_step). */
 #define WEIGHT_PARTS 3
 typedef struct WeightStep {

@@ -293,6 +293,13 @@ struct Kernels {
     Status (*newton_schulz_backward)(Device *d, Grad dg, Tensor du, Tensor g, Tensor norms,
                                      NewtonSchulz s);
 
+    /* The span of rows: x[G,n,c], n <= c, as r q with r[G,n,n] lower triangular and q[G,n,c] of
+     * rows that are orthonormal as far as x tells them apart. S = xx', S + TOKEN_SHIFT diag(S) =
+     * rr' (Cholesky; the pivot of row t is at least TOKEN_SHIFT/2 S_tt and TOKEN_LEAST^2),
+     * inv[G,n,n] = r^-1, q = inv x. All of it in F32 or better, q from an inv that was not rounded
+     * yet; then rounded to act. Above their diagonals r and inv are 0. */
+    Status (*token_basis)(Device *d, Tensor q, Tensor r, Tensor inv, Tensor x);
+
     /* ---- LaCT fast-weight layer (lact_nvs.md 3.3, 4, 5) -------------------------------------- */
     /* e = d/H of the layer's width d by heads H; h hidden; n writing tokens. [A|B] is one matrix of
      * two side by side. */

@@ -67,6 +67,7 @@
     X(vittt_dwc_backward)                                                                          \
     X(newton_schulz)                                                                               \
     X(newton_schulz_backward)                                                                      \
+    X(token_basis)                                                                                 \
     X(silu_heads)                                                                                  \
     X(silu_heads_backward)                                                                         \
     X(token_rates)                                                                                 \

@@ -127,6 +127,13 @@ static Status run_newton_schulz_backward(OpRun *r) {
     return r->k->newton_schulz_backward(r->device, grad_set(r->t[0]), r->t[1], r->t[2], r->t[3],
                                         newton_schulz_of(r->t[2]));
 }
+/* Gram matrix, factor, inverse and basis, of each what lies below the diagonal. */
+static Status run_token_basis(OpRun *r) {
+    const Tensor x = r->t[3];
+    const double n = (double)x.shape[1];
+    r->flops = (double)tensor_count(x) * n * 2.0 + 2.0 / 3.0 * (double)x.shape[0] * n * n * n;
+    return r->k->token_basis(r->device, r->t[0], r->t[1], r->t[2], x);
+}
 
 /* ---- LaCT fast-weight layer ---- */
 static Status run_silu_heads(OpRun *r) {
@@ -313,6 +320,7 @@ static const OpCase fused[] = {
      run_newton_schulz_backward},
     {"newton_schulz_backward", "fast weights of a batch", "a:ZEE f:ZEE a:ZEE f:Z",
      run_newton_schulz_backward},
+    {"token_basis", "writing tokens", "a:SwE a:Sww a:Sww a:SwE", run_token_basis},
     {"silu_heads", "queries", "a:11TE a:1TE", run_silu_heads},
     {"silu_heads_backward", "queries", "a:1TE a:11TE a:1TE a:11TE", run_silu_heads_backward},
     {"token_rates", "writing tokens", "f:Q3 a:QE f:3E f:3", run_token_rates},

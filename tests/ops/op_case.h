@@ -125,7 +125,7 @@ extern const OpCase cases_elementwise[], cases_matmul[], cases_norm[], cases_dwc
     cases_tokens[], cases_prepare[], cases_loss[], cases_optim[], cases_vittt[], cases_vittt_dwc[],
     cases_lact[], cases_newton_schulz[];
 extern const OpCase cases_decay[], cases_attention[], cases_fast_weights[], cases_weight_step[],
-    cases_chunk[], cases_view[], cases_stages[], cases_norm_fold[];
+    cases_chunk[], cases_view[], cases_stages[], cases_norm_fold[], cases_token_basis[];
 
 /* Scalar functions in double precision (vittt.md 0). */
 double sigma(double x);

@@ -32,7 +32,8 @@ static const OpCase *const tables[] = {
     cases_elementwise, cases_matmul,        cases_norm,  cases_dwconv,    cases_tokens,
     cases_prepare,     cases_loss,          cases_optim, cases_vittt,     cases_vittt_dwc,
     cases_lact,        cases_newton_schulz, cases_decay, cases_attention, cases_fast_weights,
-    cases_weight_step, cases_chunk,         cases_view,  cases_stages,    cases_norm_fold};
+    cases_weight_step, cases_chunk,         cases_view,  cases_stages,    cases_norm_fold,
+    cases_token_basis};
 #define TABLES (sizeof tables / sizeof tables[0])
 
 typedef struct Options {

@@ -1,0 +1,106 @@
+/* What holds of slot token_basis for any rows: x = r q, inv r = 1, and q q' = 1 as far as the shift
+ * leaves it; on a card too, where there is one. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "vittt_fixture.h"
+
+typedef enum Rows { RANDOM, ALIKE, EQUAL, ZEROS } Rows;
+
+/* x [n,c]: rows apart; with a part in common a hundred times their own; all but the first ones
+ * equal to those; zeros, but for one. */
+static void fill_rows(float *x, Rows kind, int64_t n, int64_t c) {
+    float *common = malloc(sizeof *common * (size_t)c);
+    fill_normal(x, n * c, 1, kind == ALIKE ? 0.01f : 1.0f);
+    fill_normal(common, c, 2, 1);
+    for (int64_t t = 0; t < n; t++)
+        for (int64_t i = 0; i < c; i++) {
+            if (kind == ALIKE) x[t * c + i] += common[i];
+            if (kind == EQUAL && t >= 3) x[t * c + i] = x[t % 3 * c + i];
+            if (kind == ZEROS && t != 1) x[t * c + i] = 0;
+        }
+    free(common);
+}
+
+/* |a b - want| where want is the unit matrix or, with x, [n,c]; turned: b as [.., k]. */
+static double off(const double *a, const double *b, bool turned, int64_t n, int64_t c, int64_t k,
+                  const double *want) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < c; j++) {
+            double v = want ? -want[i * c + j] : i == j ? -1.0 : 0.0;
+            for (int64_t p = 0; p < k; p++)
+                v += a[i * k + p] * (turned ? b[j * k + p] : b[p * c + j]);
+            sum += v * v;
+        }
+    return sqrt(sum);
+}
+
+typedef struct Limits {
+    double product, inverse, basis; /* |r q - x|/|x|, |inv r - 1|, |q q' - 1| */
+} Limits;
+
+static void check_rows(const char *name, Rows kind, DType act, Limits limits) {
+    const int64_t n = 40, c = 72;
+    Device *d;
+    Tape *t;
+    check_ok(device_open(name, &d));
+    check_ok(tape_new(d, &t));
+    tape_reset(t, false);
+    float *in = malloc(sizeof *in * (size_t)(n * c));
+    fill_rows(in, kind, n, c);
+    const int64_t wide[] = {1, n, c}, square[] = {1, n, n};
+    const Tensor x = push_floats(t, in, act, 3, wide);
+    Tensor q, r, inv;
+    check_ok(tape_take(t, act, 3, wide, &q));
+    check_ok(tape_take(t, act, 3, square, &r));
+    check_ok(tape_take(t, act, 3, square, &inv));
+    check_ok(d->k->token_basis(d, q, r, inv, x));
+    double *dx = pull_doubles(d, x), *dq = pull_doubles(d, q), *dr = pull_doubles(d, r);
+    double *di = pull_doubles(d, inv);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = i + 1; j < n; j++) assert_true(dr[i * n + j] == 0 && di[i * n + j] == 0);
+    for (int64_t i = 0; i < n; i++) assert_true(dr[i * n + i] > 0 && di[i * n + i] < 1e11);
+    assert_true(off(dr, dq, false, n, c, n, dx) <= limits.product * norm_of(dx, n * c));
+    assert_true(off(di, dr, false, n, n, n, NULL) <= limits.inverse);
+    assert_true(off(dq, dq, true, n, n, c, NULL) <= limits.basis);
+    free(dx), free(dq), free(dr), free(di), free(in);
+    tape_free(t);
+    device_close(d);
+}
+
+/* Equal rows leave n - 3 directions of q that x does not have: q q' is 0 there. */
+static void check_device(const char *name) {
+    check_rows(name, RANDOM, DTYPE_F32, (Limits){1e-6, 1e-4, 1e-3});
+    check_rows(name, RANDOM, DTYPE_BF16, (Limits){1e-2, 0.1, 0.05});
+    check_rows(name, ALIKE, DTYPE_F32, (Limits){1e-5, 1e-2, 2});
+    check_rows(name, ALIKE, DTYPE_BF16, (Limits){1e-2, 5, 2});
+    check_rows(name, EQUAL, DTYPE_F32, (Limits){1e-5, 1e-2, 6.3});
+    check_rows(name, EQUAL, DTYPE_BF16, (Limits){1e-2, 5, 6.3});
+    check_rows(name, ZEROS, DTYPE_F32, (Limits){1e-6, 1e-4, 6.3});
+    check_rows(name, ZEROS, DTYPE_BF16, (Limits){1e-2, 0.1, 6.3});
+}
+
+static void cpu(void **state) {
+    (void)state;
+    check_device("cpu");
+}
+
+static void card(void **state) {
+    (void)state;
+    Device *d;
+    if (device_open("cuda", &d) != STATUS_OK) {
+        print_message("skipped: %s\n", status_message());
+        return;
+    }
+    device_close(d);
+    check_device("cuda");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(cpu), cmocka_unit_test(card)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
