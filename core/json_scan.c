@@ -25,8 +25,17 @@ typedef struct Scan {
     int64_t key_count, key_capacity;
 } Scan;
 
+/* With the line where there are several: a person has an editor, not a hex dump, for those. */
 static Status fault_at(const Scan *s, const char *at, const char *reason) {
-    return status_set(STATUS_DATA, "%s: byte %zu: %s", s->name, (size_t)(at - s->begin), reason);
+    const size_t byte = (size_t)(at - s->begin);
+    int64_t line = 1, lines;
+    for (const char *p = s->begin; p < at; p++) line += *p == '\n';
+    lines = line;
+    for (const char *p = at; p < s->end; p++) lines += *p == '\n';
+    if (lines > 1)
+        return status_set(STATUS_DATA, "%s:%lld: byte %zu: %s", s->name, (long long)line, byte,
+                          reason);
+    return status_set(STATUS_DATA, "%s: byte %zu: %s", s->name, byte, reason);
 }
 
 static Status fault(const Scan *s, const char *reason) {

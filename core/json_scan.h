@@ -16,7 +16,7 @@
 enum { JSON_MAX_DEPTH = 64 };
 
 /* One value in exactly `size` bytes, white space around it allowed. STATUS_DATA: "<name>: byte <n>:
- * <reason>". */
+ * <reason>", of a text of several lines "<name>:<line>: byte <n>: <reason>". */
 Status json_check(const char *text, size_t size, const char *name);
 
 typedef struct JsonCursor {

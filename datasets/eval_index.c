@@ -7,11 +7,12 @@
 #include "core/crc32c.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "core/json_scan.h"
 #include "core/memory.h"
 #include "core/rng.h"
 #include "datasets/view_sample.h"
 
-enum { MAX_INDEX_BYTES = 256 << 20, SHOWN = 200 };
+enum { MAX_INDEX_BYTES = 256 << 20, SHOWN = 200, PLACE = 640 };
 
 const char *eval_state_name(EvalState s) {
     static const char *const names[] = {"ready", "null", "missing", "faulty", "failed"};
@@ -24,6 +25,7 @@ void eval_index_free(EvalIndex *x) {
         mem_free(x->entries[i].reason);
     }
     mem_free(x->entries);
+    mem_free(x->name);
     *x = (EvalIndex){0};
 }
 
@@ -75,8 +77,9 @@ static Status take_frames(const cJSON *list, const char *name, const char *scene
     return STATUS_OK;
 }
 
-static Status read_entry(const cJSON *item, const char *name, EvalEntry *e) {
-    char shown[SHOWN];
+static Status read_entry(const cJSON *item, const char *file, EvalEntry *e) {
+    char shown[SHOWN], name[PLACE];
+    snprintf(name, sizeof name, "%s:%lld", file, (long long)e->line);
     TRY(mem_string(&e->scene, item->string));
     e->sample.scene = -1;
     if (cJSON_IsNull(item)) {
@@ -92,17 +95,33 @@ static Status read_entry(const cJSON *item, const char *name, EvalEntry *e) {
                        "target", &e->sample, &e->sample.targets);
 }
 
-static Status read_entries(const cJSON *root, const char *name, EvalIndex *out) {
+/* The line of each scene's key: the tree of cJSON has no places. */
+static void find_lines(const char *text, size_t size, EvalIndex *x) {
+    JsonCursor c = {text, text + size};
+    const char *counted = text;
+    int64_t line = 1;
+    json_enter(&c);
+    for (int64_t i = 0; i < x->count && json_more(&c); i++) {
+        for (json_peek(&c); counted < c.at; counted++) line += *counted == '\n';
+        x->entries[i].line = line;
+        json_skip_key(&c);
+        json_skip(&c);
+    }
+}
+
+static Status read_entries(const cJSON *root, const char *text, size_t size, const char *name,
+                           EvalIndex *out) {
     if (!cJSON_IsObject(root))
         return status_set(STATUS_DATA, "%s: an object of scenes is expected", name);
     int64_t count = 0;
     for (const cJSON *at = root->child; at != NULL; at = at->next) count++;
     if (count == 0) return status_set(STATUS_DATA, "%s: no scenes in it", name);
     TRY(new_entries(out, count));
-    for (const cJSON *at = root->child; at != NULL; at = at->next) {
-        out->count++;
-        TRY(read_entry(at, name, &out->entries[out->count - 1]));
-    }
+    TRY(mem_string(&out->name, name));
+    out->count = count;
+    find_lines(text, size, out);
+    EvalEntry *e = out->entries;
+    for (const cJSON *at = root->child; at != NULL; at = at->next) TRY(read_entry(at, name, e++));
     return STATUS_OK;
 }
 
@@ -110,7 +129,7 @@ Status eval_index_parse(const char *text, size_t size, const char *name, EvalInd
     cJSON *root;
     *out = (EvalIndex){0};
     TRY(json_parse(text, size, name, &root));
-    Status s = read_entries(root, name, out);
+    Status s = read_entries(root, text, size, name, out);
     json_free(root);
     if (s != STATUS_OK) eval_index_free(out);
     return s;
@@ -231,11 +250,19 @@ Status eval_index_generate(const SceneSet *set, const ViewRecipe *r, uint64_t se
 
 /* ---- looking up ---- */
 
-static Status resolve_entry(EvalEntry *e, const SceneSet *set) {
+/* A fault of the index, with its place in the file. */
+static Status set_missing(const EvalIndex *x, EvalEntry *e, const char *what) {
+    char text[1024 + PLACE];
+    if (e->line == 0) return set_reason(e, EVAL_MISSING, what);
+    snprintf(text, sizeof text, "%s (%s:%lld)", what, x->name, (long long)e->line);
+    return set_reason(e, EVAL_MISSING, text);
+}
+
+static Status resolve_entry(const EvalIndex *x, EvalEntry *e, const SceneSet *set) {
     char text[1024];
     if (e->state == EVAL_NULL) return STATUS_OK;
     e->sample.scene = scene_set_find(set, e->scene);
-    if (e->sample.scene < 0) return set_reason(e, EVAL_MISSING, "the scene is not in the data");
+    if (e->sample.scene < 0) return set_missing(x, e, "the scene is not in the data");
     const Scene *s = scene_set_at(set, e->sample.scene);
     if (s->fault_count > 0) return set_reason(e, EVAL_FAULTY, scene_reason(s, text, sizeof text));
     for (int v = 0; v < e->sample.inputs + e->sample.targets; v++) {
@@ -243,12 +270,12 @@ static Status resolve_entry(EvalEntry *e, const SceneSet *set) {
         if (frame >= s->count) {
             snprintf(text, sizeof text, "%s: no frame %lld: %lld cameras", s->camera_file,
                      (long long)frame, (long long)s->count);
-            return set_reason(e, EVAL_MISSING, text);
+            return set_missing(x, e, text);
         }
         if (s->frames[frame].image >= 0) continue;
         snprintf(text, sizeof text, "%s:%lld: frame %lld has no picture", s->camera_file,
                  (long long)s->frames[frame].line, (long long)frame);
-        return set_reason(e, EVAL_MISSING, text);
+        return set_missing(x, e, text);
     }
     e->state = EVAL_READY;
     mem_free(e->reason);
@@ -257,7 +284,7 @@ static Status resolve_entry(EvalEntry *e, const SceneSet *set) {
 }
 
 Status eval_index_resolve(EvalIndex *x, const SceneSet *set) {
-    for (int64_t i = 0; i < x->count; i++) TRY(resolve_entry(&x->entries[i], set));
+    for (int64_t i = 0; i < x->count; i++) TRY(resolve_entry(x, &x->entries[i], set));
     return STATUS_OK;
 }
 

@@ -59,11 +59,13 @@ typedef struct EvalEntry {
     ViewSample sample; /* frames as listed; sample.scene after eval_index_resolve(), else -1 */
     EvalState state;
     char *reason; /* NULL when ready or null */
+    int64_t line; /* of the scene in the index file; 0: from no file */
 } EvalEntry;
 
 typedef struct EvalIndex {
     EvalEntry *entries; /* in the order of the file */
     int64_t count;
+    char *name; /* of the file, as in messages; NULL: from no file */
 } EvalIndex;
 
 /* pixelSplat's evaluation_index_re10k.json: {"<scene>": null | {"context": [..], "target": [..]}}.

@@ -41,7 +41,7 @@ says 'only one camera'
 run 3 nvs eval --checkpoint model --data-dir bad --split train --index index.json
 for text in "${report[@]}"; do tells "$text"; done
 tells "${name[9]}: failed: "
-tells 'nobody: missing: '
+tells 'nobody: missing: the scene is not in the data (index.json:1)'
 says '2 evaluated, 0 null, 2 missing, 8 faulty, 1 failed'
 run 3 nvs eval --checkpoint model --data-dir bad --split train --index index.json --json
 json_ok out
@@ -51,7 +51,7 @@ if command -v python3 >/dev/null; then
 fi
 echo "{\"${name[11]}\": {\"context\": [0, 7], \"target\": [8]}}" >frame.json
 run 3 nvs eval --checkpoint model --data-dir bad --split train --index frame.json
-tells 'no frame 8: 8 cameras'
+tells 'no frame 8: 8 cameras (frame.json:1)'
 
 # ---- train: draws from the usable ones, replaces what cannot be loaded ----
 bad=("${tiny[@]}" --data-dir bad --gap-max 7 --val-split none --log-interval 1)

@@ -79,6 +79,8 @@ static void bad_texts_are_refused_with_their_byte(void **state) {
         {"\"\xf4\x90\x80\x80\"", "t: byte 1: invalid UTF-8"},
         {"\"\xe2\x82\"", "t: byte 1: invalid UTF-8"},
         {"\xef\xbb\xbf{}", "t: byte 0: expected a JSON value"},
+        {"{\n\"a\": 1,,\n}\n", "t:2: byte 9: expected a string"},
+        {"{\n\"a\": 1,\n", "t:3: byte 10: the JSON text ends too early"},
     };
     for (int i = 0; i < COUNT(cases); i++) {
         cJSON *value;

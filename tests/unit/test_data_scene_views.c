@@ -183,8 +183,8 @@ static void index_states(void **state) {
     const int frames[] = {30, 30};
     SceneSet *set = make_set(root, frames, 2, 4);
     static const char text[] =
-        "{\"0000000000000000\": {\"context\": [0, 20], \"target\": [3, 9, 10]},"
-        "\"0000000000000001\": {\"context\": [0, 20], \"target\": [4, 9, 10]},"
+        "{\"0000000000000000\": {\"context\": [0, 20], \"target\": [3, 9, 10]},\n"
+        "\"0000000000000001\": {\"context\": [0, 20], \"target\": [4, 9, 10]},\n\n"
         "\"00\": null, \"gone\": {\"context\": [0, 1], \"target\": [0]},"
         "\"0000000000000001\\u0020\": {\"context\": [0, 1], \"target\": [0]}}";
     EvalIndex x;
@@ -196,8 +196,8 @@ static void index_states(void **state) {
     assert_int_equal(c.missing, 3);
     assert_int_equal(c.ready + c.null + c.missing + c.faulty + c.failed, x.count);
     assert_int_equal(x.entries[0].sample.frames[4], 10);
-    assert_non_null(strstr(x.entries[1].reason, "frame 4 has no picture"));
-    assert_non_null(strstr(x.entries[3].reason, "not in the data"));
+    assert_non_null(strstr(x.entries[1].reason, "frame 4 has no picture (i.json:2)"));
+    assert_non_null(strstr(x.entries[3].reason, "not in the data (i.json:4)"));
     status_set(STATUS_DATA, "broken.png: cut");
     assert_ok(eval_entry_failed(&x.entries[0]));
     assert_string_equal(x.entries[0].reason, "broken.png: cut");
@@ -206,7 +206,7 @@ static void index_states(void **state) {
     static const char beyond[] = "{\"0000000000000000\": {\"context\": [0, 30], \"target\": [3]}}";
     assert_ok(eval_index_parse(beyond, sizeof beyond - 1, "i.json", &x));
     assert_ok(eval_index_resolve(&x, set));
-    assert_non_null(strstr(x.entries[0].reason, "no frame 30: 30 cameras"));
+    assert_non_null(strstr(x.entries[0].reason, "no frame 30: 30 cameras (i.json:1)"));
     eval_index_free(&x);
     scene_set_close(set);
     remove_tree(root);
@@ -218,7 +218,8 @@ static void bad_indices(void **state) {
         {"", "i.json"},
         {"[]", "an object of scenes"},
         {"{}", "no scenes"},
-        {"{\"a\": 1}", "scene 'a': null or an object"},
+        {"{\"a\": 1}", "i.json:1: scene 'a': null or an object"},
+        {"{\"b\": null,\n\"a\": {\"context\": [1, 2]}}", "i.json:2: scene 'a': a list 'target'"},
         {"{\"a\": {\"context\": [1, 2]}}", "a list 'target'"},
         {"{\"a\": {\"context\": [], \"target\": [1]}}", "a list 'context'"},
         {"{\"a\": {\"context\": [0, 1.5], \"target\": [1]}}", "'context' holds something"},
