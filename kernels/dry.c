@@ -96,7 +96,7 @@ DRY(vittt_dwc, VitttShape s, Tensor cat, Tensor g, Tensor qkv, Tensor w3)
 DRY(vittt_dwc_backward, VitttShape s, Tensor dqkv, Grad dw3, Tensor dcat, Tensor qkv, Tensor g,
     Tensor w3)
 DRY(newton_schulz, Tensor u, Tensor norms, Tensor g, NewtonSchulz s)
-DRY(newton_schulz_backward, Grad dg, Tensor du, Tensor g, Tensor norms, NewtonSchulz s)
+DRY(newton_schulz_backward, Grad dg, Tensor u, Tensor du, Tensor g, Tensor norms, NewtonSchulz s)
 DRY(token_basis, Tensor q, Tensor r, Tensor inv, Tensor x)
 DRY(silu_heads, Tensor y, Tensor packed, int64_t at, float offset)
 DRY(silu_heads_backward, Grad dpacked, Tensor y, Tensor dy, Tensor packed, int64_t at, float offset)

@@ -289,9 +289,10 @@ struct Kernels {
      * F32, or of BF16 operands with F32 sums where s.bf16 and the backend gains by it. */
     Status (*newton_schulz)(Device *d, Tensor u, Tensor norms, Tensor g, NewtonSchulz s);
     /* dg (+)= the gradient through all of that, X recomputed from g; 0 where norms < 1e-20. dg and
-     * g, du: F32 or BF16. */
-    Status (*newton_schulz_backward)(Device *d, Grad dg, Tensor du, Tensor g, Tensor norms,
-                                     NewtonSchulz s);
+     * g, du: F32 or BF16. u[G,r,c] (optional, F32 or BF16; also without dg) = the last X, as of
+     * newton_schulz, which is a product more here. */
+    Status (*newton_schulz_backward)(Device *d, Grad dg, Tensor u, Tensor du, Tensor g,
+                                     Tensor norms, NewtonSchulz s);
 
     /* The span of rows: x[G,n,c], n <= c, as r q with r[G,n,n] lower triangular and q[G,n,c] of
      * rows that are orthonormal as far as x tells them apart. S = xx', S + TOKEN_SHIFT diag(S) =

@@ -13,8 +13,8 @@ static Status newton_schulz_backward(Tape *t, Node *n) {
     Device *d = tape_device(t);
     const Tensor g = matrices(n->in[0]->value);
     const Grad dg = op_view_grad(tape_grad(t, n->in[0]), 3, g.shape);
-    return d->k->newton_schulz_backward(d, dg, matrices(n->out->grad), g, n->saved[0],
-                                        n->u.newton_schulz);
+    return d->k->newton_schulz_backward(d, dg, tensor_none(), matrices(n->out->grad), g,
+                                        n->saved[0], n->u.newton_schulz);
 }
 
 Var *op_newton_schulz(Tape *t, Var *g, NewtonSchulz s, DType out) {

@@ -124,8 +124,8 @@ static Status run_newton_schulz(OpRun *r) {
 }
 static Status run_newton_schulz_backward(OpRun *r) {
     r->flops = 5.0 * 16.0 * (double)tensor_count(r->t[2]) * (double)tensor_last(r->t[2]);
-    return r->k->newton_schulz_backward(r->device, grad_set(r->t[0]), r->t[1], r->t[2], r->t[3],
-                                        newton_schulz_of(r->t[2]));
+    return r->k->newton_schulz_backward(r->device, grad_set(r->t[0]), tensor_none(), r->t[1],
+                                        r->t[2], r->t[3], newton_schulz_of(r->t[2]));
 }
 /* Gram matrix, factor, inverse and basis, of each what lies below the diagonal. */
 static Status run_token_basis(OpRun *r) {

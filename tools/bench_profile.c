@@ -163,8 +163,8 @@ static Status leave(Device *d, int slot, double start, Status s) {
     X(newton_schulz, (Device * d, Tensor u, Tensor norms, Tensor g, NewtonSchulz s),               \
       (d, u, norms, g, s))                                                                         \
     X(newton_schulz_backward,                                                                      \
-      (Device * d, Grad dg, Tensor du, Tensor g, Tensor norms, NewtonSchulz s),                    \
-      (d, dg, du, g, norms, s))                                                                    \
+      (Device * d, Grad dg, Tensor u, Tensor du, Tensor g, Tensor norms, NewtonSchulz s),          \
+      (d, dg, u, du, g, norms, s))                                                                 \
     X(token_basis, (Device * d, Tensor q, Tensor r, Tensor inv, Tensor x), (d, q, r, inv, x))      \
     X(silu_heads, (Device * d, Tensor y, Tensor packed, int64_t at, float offset),                 \
       (d, y, packed, at, offset))                                                                  \

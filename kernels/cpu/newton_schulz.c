@@ -122,6 +122,14 @@ static Status polynomial(const Matrix *m, const float *x, const float *triple, f
     return STATUS_OK;
 }
 
+/* next = X after a step from x; a and b as of polynomial. */
+static Status step(const Matrix *m, const float *x, const float *triple, float *a, float *b,
+                   float *next) {
+    TRY(polynomial(m, x, triple, a, b));
+    scaled(next, x, triple[0], elements(m), false);
+    return apply(m, next, b, x);
+}
+
 /* ---- forward
  * ------------------------------------------------------------------------------------ */
 
@@ -140,9 +148,7 @@ static Status forward(const Matrix *m, Tensor u, Tensor norms, Tensor g, const N
         if (norms.data) ((float *)norms.data)[i] = norm;
         scaled(x, x, 1.0f / (norm + OFFSET), elements(m), false);
         for (int k = 0; k < s->steps; k++) {
-            TRY(polynomial(m, x, s->triple[k], a, b));
-            scaled(next, x, s->triple[k][0], elements(m), false);
-            TRY(apply(m, next, b, x));
+            TRY(step(m, x, s->triple[k], a, b, next));
             float *old = x;
             x = next;
             next = old;
@@ -204,18 +210,27 @@ static void norm_back(const Matrix *m, Tensor g, int64_t i, float norm, double *
     if (rate > 0.0f) scaled(dx, x, -dot * rate * rate / norm, elements(m), true);
 }
 
-static Status backward(const Matrix *m, Grad dg, Tensor du, Tensor g, const float *norms,
+/* X of all steps but the last one, and that to u where it is wanted. */
+static Status steps_again(const Matrix *m, Work *w, const Grad *u, int64_t i,
+                          const NewtonSchulz *s) {
+    for (int k = 0; k + 1 < s->steps; k++)
+        TRY(step(m, w->x[k], s->triple[k], w->a, w->b, w->x[k + 1]));
+    if (tensor_is_none(u->t)) return STATUS_OK;
+    const int last = s->steps - 1;
+    if (last >= 0) TRY(step(m, w->x[last], s->triple[last], w->a, w->b, w->next));
+    write_matrix(m, u, i, last >= 0 ? w->next : w->x[0]);
+    return STATUS_OK;
+}
+
+static Status backward(const Matrix *m, Grad dg, Tensor u, Tensor du, Tensor g, const float *norms,
                        const NewtonSchulz *s) {
+    const Grad last = grad_set(u);
     Work w;
     TRY(work_take(m, s->steps, &w));
     for (int64_t i = 0; i < g.shape[0]; i++) {
         read_matrix(m, &g, i, w.x[0]);
         scaled(w.x[0], w.x[0], 1.0f / (norms[i] + OFFSET), elements(m), false);
-        for (int k = 0; k + 1 < s->steps; k++) {
-            TRY(polynomial(m, w.x[k], s->triple[k], w.a, w.b));
-            scaled(w.x[k + 1], w.x[k], s->triple[k][0], elements(m), false);
-            TRY(apply(m, w.x[k + 1], w.b, w.x[k]));
-        }
+        TRY(steps_again(m, &w, &last, i, s));
         float *dx = w.x[s->steps];
         read_matrix(m, &du, i, dx);
         for (int k = s->steps - 1; k >= 0; k--) TRY(step_back(m, &w, w.x[k], s->triple[k], &dx));
@@ -227,12 +242,14 @@ static Status backward(const Matrix *m, Grad dg, Tensor du, Tensor g, const floa
     return STATUS_OK;
 }
 
-Status newton_schulz_backward_cpu(Device *d, Grad dg, Tensor du, Tensor g, Tensor norms,
+Status newton_schulz_backward_cpu(Device *d, Grad dg, Tensor u, Tensor du, Tensor g, Tensor norms,
                                   NewtonSchulz s) {
-    if (!dg.t.data) return STATUS_OK;
+    const bool wanted = !tensor_is_none(u);
+    if (!dg.t.data) return wanted ? newton_schulz_cpu(d, u, tensor_none(), g, s) : STATUS_OK;
     const Matrix m = matrix_of(d, g);
     if (!act_dtype(g.dtype)) return refuse_dtype("newton_schulz_backward", g.dtype);
     if (!act_dtype(du.dtype)) return refuse_dtype("newton_schulz_backward", du.dtype);
     if (!act_dtype(dg.t.dtype)) return refuse_dtype("newton_schulz_backward", dg.t.dtype);
-    return scratch_done(d, backward(&m, dg, du, g, norms.data, &s));
+    if (wanted && !act_dtype(u.dtype)) return refuse_dtype("newton_schulz_backward", u.dtype);
+    return scratch_done(d, backward(&m, dg, u, du, g, norms.data, &s));
 }

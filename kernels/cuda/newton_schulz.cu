@@ -309,24 +309,36 @@ static Status start(const Round *m, Iteration *it, Tensor g, float *norms, bool 
     return launched("newton_schulz");
 }
 
+/* Where an iteration leaves u: in u itself if it can. */
+static Status result_take(const Round *m, const Iteration *it, Tensor u, Tensor *result) {
+    const bool tall = m->rows > m->columns;
+    const DType type = it->rates ? u.dtype : DTYPE_F32;
+    *result = u;
+    if (tensor_is_none(u)) return STATUS_OK;
+    if (!tall && type == u.dtype && is_aligned(u.data, 16)) return STATUS_OK;
+    return take(m->d, type, m->n, it->r, it->c, result);
+}
+
+static Status result_place(const Round *m, Tensor u, Tensor result) {
+    if (result.data == u.data) return STATUS_OK;
+    return place(m->d, u, result, NULL, m->rows > m->columns);
+}
+
 static Status forward_round(const Round *m, Tensor u, float *norms, Tensor g,
                             const NewtonSchulz *s) {
     Iteration it = iteration_of(m, s);
-    const bool tall = m->rows > m->columns;
     if (s->steps == 0) {
         TRY(inner_products(m, norms, g, g, NULL, true));
         return place(m->d, u, g, norms, false);
     }
-    Tensor x, result = u;
+    Tensor x, result;
     TRY(start(m, &it, g, norms, false, &x));
-    const DType type = it.rates ? u.dtype : DTYPE_F32;
-    if (tall || type != u.dtype || !is_aligned(u.data, 16))
-        TRY(take(m->d, type, m->n, it.r, it.c, &result));
+    TRY(result_take(m, &it, u, &result));
     if (it.rates)
-        TRY(iterate_chain(&it, result.data, type, x.data));
+        TRY(iterate_chain(&it, result.data, result.dtype, x.data));
     else
         TRY(iterate_blas(&it, (float *)result.data, (float *)x.data));
-    return result.data == u.data ? STATUS_OK : place(m->d, u, result, NULL, tall);
+    return result_place(m, u, result);
 }
 
 extern "C" Status newton_schulz_cuda(Device *d, Tensor u, Tensor norms, Tensor g, NewtonSchulz s) {
@@ -348,16 +360,17 @@ extern "C" Status newton_schulz_cuda(Device *d, Tensor u, Tensor norms, Tensor g
     return status;
 }
 
-static Status backward_round(const Round *m, Grad dg, Tensor du, Tensor g, float *norms,
+static Status backward_round(const Round *m, Grad dg, Tensor u, Tensor du, Tensor g, float *norms,
                              const NewtonSchulz *s) {
     Iteration it = iteration_of(m, s);
     const bool tall = m->rows > m->columns;
-    Tensor x, dx = du, dx0, turned;
+    Tensor x, dx = du, dx0, turned, result;
     const bool narrow = s->steps > 0 && chain_fits(&it) && dg.t.dtype == DTYPE_BF16;
     const DType type = narrow ? DTYPE_BF16 : DTYPE_F32; /* of the gradient before the norm's */
     TRY(take(m->d, type, m->n, it.r, it.c, &dx0));
     if (s->steps == 0) {
         TRY(place(m->d, dx0, du, NULL, false));
+        if (!tensor_is_none(u)) TRY(place(m->d, u, g, norms, false));
         return norm_backward(m, dg, dx0, g, norms);
     }
     TRY(start(m, &it, g, norms, true, &x));
@@ -365,27 +378,32 @@ static Status backward_round(const Round *m, Grad dg, Tensor du, Tensor g, float
         TRY(take(m->d, it.rates ? DTYPE_BF16 : DTYPE_F32, m->n, it.r, it.c, &dx));
         TRY(place(m->d, dx, du, NULL, tall));
     }
+    TRY(result_take(m, &it, u, &result));
     if (it.rates)
-        TRY(iterate_chain_backward(&it, dx0.data, type, dx.data, x.data));
+        TRY(iterate_chain_backward(&it, dx0.data, type, result, dx.data, x.data));
     else
-        TRY(iterate_blas_backward(&it, (float *)dx0.data, (float *)dx.data, (float *)x.data));
+        TRY(iterate_blas_backward(&it, (float *)dx0.data, (float *)result.data, (float *)dx.data,
+                                  (float *)x.data));
+    TRY(result_place(m, u, result));
     if (!tall) return norm_backward(m, dg, dx0, g, norms);
     TRY(take(m->d, type, m->n, it.c, it.r, &turned));
     TRY(place(m->d, turned, dx0, NULL, true));
     return norm_backward(m, dg, turned, g, norms);
 }
 
-extern "C" Status newton_schulz_backward_cuda(Device *d, Grad dg, Tensor du, Tensor g, Tensor norms,
-                                              NewtonSchulz s) {
-    if (tensor_is_none(dg.t)) return STATUS_OK;
+extern "C" Status newton_schulz_backward_cuda(Device *d, Grad dg, Tensor u, Tensor du, Tensor g,
+                                              Tensor norms, NewtonSchulz s) {
+    const bool wanted = !tensor_is_none(u);
+    if (tensor_is_none(dg.t))
+        return wanted ? newton_schulz_cuda(d, u, tensor_none(), g, s) : STATUS_OK;
     /* BF16: two X, T, A, B and one H, Q, half a word each, and what both ways need besides */
-    const int64_t size = round_size(g, s.bf16 ? 11 : 10 + s.steps);
+    const int64_t size = round_size(g, (s.bf16 ? 11 : 10 + s.steps) + wanted);
     Status status = STATUS_OK;
     for (int64_t i = 0; i < g.shape[0] && status == STATUS_OK; i += size) {
         const Round m = {d, smaller(size, g.shape[0] - i), g.shape[1], g.shape[2]};
         const Grad part = {part_of(dg.t, i, m.n), dg.add};
-        status = backward_round(&m, part, part_of(du, i, m.n), part_of(g, i, m.n),
-                                (float *)norms.data + i, &s);
+        status = backward_round(&m, part, part_of(u, i, m.n), part_of(du, i, m.n),
+                                part_of(g, i, m.n), (float *)norms.data + i, &s);
         scratch_done(d);
     }
     return status;

@@ -27,14 +27,15 @@ Status norms_find(const Iteration *it, float *norms, float *rates, Tensor x, voi
 
 /* With cuBLASLt. u = X after all steps, x = X before; x is not kept. */
 Status iterate_blas(const Iteration *it, float *u, float *x);
-/* dx0 = the gradient at x from dx at the end; neither is kept. */
-Status iterate_blas_backward(const Iteration *it, float *dx0, float *dx, float *x);
+/* dx0 = the gradient at x from dx at the end; neither is kept. u (or NULL) = X after all steps. */
+Status iterate_blas_backward(const Iteration *it, float *dx0, float *u, float *dx, float *x);
 
 /* With one kernel of our own (Hopper, BF16): the same two, and whether it suits. x and dx (BF16)
- * are kept and may be the caller's own tensors; u and dx0 are F32 or BF16. */
+ * are kept and may be the caller's own tensors; u and dx0 are F32 or BF16. u of the backward may be
+ * none. */
 bool chain_fits(const Iteration *it);
 Status iterate_chain(const Iteration *it, void *u, DType type, const void *x);
-Status iterate_chain_backward(const Iteration *it, void *dx0, DType type, const void *dx,
+Status iterate_chain_backward(const Iteration *it, void *dx0, DType type, Tensor u, const void *dx,
                               const void *x);
 
 #endif

@@ -104,15 +104,16 @@ static Status step_back(const Iteration *it, const Work *w, const void *x, const
     return product(it, next, DTYPE_F32, w->b, x, false, it->c, it->r, 1.0f, true);
 }
 
-/* Operands of all X; in F32 they are the X. */
-static Status recompute(const Iteration *it, const Work *w, float *x, const void **kept) {
+/* Operands of all X; in F32 they are the X. u (or NULL) = the last X, which is nobody's operand. */
+static Status recompute(const Iteration *it, const Work *w, float *u, float *x, const void **kept) {
     float *next, *spare = NULL;
     void *room = NULL;
     for (int k = 0; k < it->s->steps; k++) {
         if (it->type != DTYPE_F32) TRY(take(it, it->type, it->c, &room));
         TRY(operand(it, x, it->c, room, &kept[k]));
-        if (k + 1 == it->s->steps) break;
-        next = spare;
+        const bool last = k + 1 == it->s->steps;
+        if (last && !u) break;
+        next = last ? u : spare;
         if (!next) TRY(take(it, DTYPE_F32, it->c, (void **)&next));
         TRY(polynomial(it, w, kept[k], it->s->triple[k]));
         TRY(bend(it, w, next, x, kept[k], it->s->triple[k][0]));
@@ -122,14 +123,14 @@ static Status recompute(const Iteration *it, const Work *w, float *x, const void
     return STATUS_OK;
 }
 
-Status iterate_blas_backward(const Iteration *it, float *dx0, float *dx, float *x) {
+Status iterate_blas_backward(const Iteration *it, float *dx0, float *u, float *dx, float *x) {
     Work w;
     const void *kept[NEWTON_SCHULZ_MOST];
     float *spare;
     TRY(work_take(it, &w));
     TRY(take(it, it->type, it->r, &w.h));
     TRY(take(it, DTYPE_F32, it->c, (void **)&spare));
-    TRY(recompute(it, &w, x, kept));
+    TRY(recompute(it, &w, u, x, kept));
     for (int k = it->s->steps - 1; k >= 0; k--) {
         float *next = k == 0 ? dx0 : spare;
         TRY(step_back(it, &w, kept[k], dx, next, it->s->triple[k]));

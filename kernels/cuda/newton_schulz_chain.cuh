@@ -26,7 +26,7 @@
 #define QUAD    256
 #define BOX     64 /* rows and columns of what the copy engine moves at a time */
 
-#define MAPS   13
+#define MAPS   14
 #define PHASES (6 * NEWTON_SCHULZ_MOST)
 #define COVERS 136 /* sets of a symmetric result of at most 2048 rows */
 #define NOBODY 255 /* in a cover */

@@ -217,9 +217,9 @@ static void plan_init(Plan *plan, Chain *c, const Iteration *it) {
         cover_pairs(plan);
 }
 
-/* The last phase's result goes to u, F32 or BF16. */
-static Status plan_end(Plan *plan, void *u, DType type) {
-    Phase *p = &plan->c->phase[plan->c->phases - 1];
+/* The result of a phase goes to u, F32 or BF16. */
+static Status plan_end(Plan *plan, int phase, void *u, DType type) {
+    Phase *p = &plan->c->phase[phase];
     int last = NOBODY;
     if (type != DTYPE_F32) TRY(plan_matrix(plan, u, plan->it->c, &last));
     p->out = (uint8_t)last;
@@ -243,7 +243,7 @@ Status iterate_chain(const Iteration *it, void *u, DType type, const void *x) {
         plan_step(&plan, spare[k % 2], b, from, k, wide);
         from = spare[k % 2];
     }
-    TRY(plan_end(&plan, u, type));
+    TRY(plan_end(&plan, c.phases - 1, u, type));
     return plan_run(&plan);
 }
 
@@ -288,11 +288,13 @@ static void plan_slope_q(Plan *plan, const Kept *m, int k) {
 }
 
 /* Step k of X and of the slope T along it. What a phase does not wait for itself, those before it
- * have waited for; that goes for matrices that are overwritten, too. The last X is of no use. */
-static void plan_step_both(Plan *plan, const Kept *m, int k, int x, int t, float *wide, Order *o) {
+ * have waited for; that goes for matrices that are overwritten, too. The last X is of no use but to
+ * who wants u. */
+static void plan_step_both(Plan *plan, const Kept *m, int k, int x, int t, float *wide, bool wanted,
+                           Order *o) {
     Chain *c = plan->c;
     const Order old = *o;
-    const bool last = k + 1 == plan->it->s->steps;
+    const bool last = k + 1 == plan->it->s->steps && !wanted;
     const int a = m->a[k % 2], b = m->b;
     *o = (Order){c->phases,     c->phases + 1, c->phases + 2,
                  c->phases + 3, c->phases + 4, c->phases + (last ? 4 : 5)};
@@ -307,7 +309,7 @@ static void plan_step_both(Plan *plan, const Kept *m, int k, int x, int t, float
     if (!last) {
         Phase *p = plan_step(plan, m->x[k % 2], b, x, k, wide);
         phase_wait(p, o->b, o->q);
-        if (k + 2 == plan->it->s->steps) p->wide = NULL; /* no further step */
+        if (k + 2 == plan->it->s->steps && !wanted) p->wide = NULL; /* no further step */
     }
     Phase *p = plan_phase(plan, m->t[k % 2], b, t, plan->it->r, false);
     phase_second(p, m->q, x);
@@ -322,8 +324,9 @@ static void plan_step_both(Plan *plan, const Kept *m, int k, int x, int t, float
 
 /* The iteration is U f(S) V' of X = U S V', f odd, and the derivative of such a function is its own
  * transpose: the gradient is the slope along dx, which goes the way of X, so nothing is kept. */
-Status iterate_chain_backward(const Iteration *it, void *dx0, DType type, const void *dx,
+Status iterate_chain_backward(const Iteration *it, void *dx0, DType type, Tensor u, const void *dx,
                               const void *x) {
+    const bool wanted = !tensor_is_none(u);
     Chain c;
     Plan plan;
     Kept m;
@@ -337,9 +340,10 @@ Status iterate_chain_backward(const Iteration *it, void *dx0, DType type, const 
     TRY(keep(&plan, &m));
     TRY(plan_wide(&plan, &wide));
     for (int k = 0; k < it->s->steps; k++) {
-        plan_step_both(&plan, &m, k, from, slope, wide, &o);
+        plan_step_both(&plan, &m, k, from, slope, wide, wanted, &o);
         from = m.x[k % 2], slope = m.t[k % 2];
     }
-    TRY(plan_end(&plan, dx0, type));
+    TRY(plan_end(&plan, o.t, dx0, type));
+    if (wanted) TRY(plan_end(&plan, o.x, u.data, u.dtype));
     return plan_run(&plan);
 }

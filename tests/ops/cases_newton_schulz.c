@@ -15,7 +15,8 @@ static const float schedule[5][3] = {{4.0848f, -6.8946f, 2.9270f},
                                      {2.8366f, -3.0525f, 1.2012f}};
 
 /* p: matrices, rows, columns, steps, 1 for products of BF16 operands, 1 for F32 results always, how
- * many matrices differ (0: all), as many are no more work for the naive version. */
+ * many matrices differ (0: all), as many are no more work for the naive version; of the backward 1
+ * where u is wanted, 2 in F32. */
 static NewtonSchulz iteration(const Run *r) {
     NewtonSchulz s = {.steps = (int)r->p[3], .bf16 = r->p[4] == 1};
     memcpy(s.triple, schedule, sizeof schedule);
@@ -200,9 +201,11 @@ static void newton_schulz_backward_body(Run *r) {
     Tensor norms = input_of(r, "norms", DTYPE_F32, SHAPE(n), norm_value, &user);
     Grad dg = gradient(r, "dg", r->act, SHAPE(n, rows, columns));
     r->coarse = s.bf16;
-    CALL(r, newton_schulz_backward, dg, du, g, norms, s);
-    double *e = r->reference ? expected(r, dg.t) : NULL;
-    if (!e) return;
+    Tensor u = tensor_none();
+    if (r->p[7]) u = output(r, "u", r->p[7] == 2 ? DTYPE_F32 : r->act, SHAPE(n, rows, columns));
+    CALL(r, newton_schulz_backward, dg, u, du, g, norms, s);
+    double *e = r->reference ? expected(r, dg.t) : NULL, *eu = r->reference ? expected(r, u) : NULL;
+    if (!e && !eu) return;
     Work w;
     work_open(&w, rows, columns);
     double *back = doubles(count);
@@ -210,6 +213,8 @@ static void newton_schulz_backward_body(Run *r) {
         const double *x = values(r, g) + i * count, norm = norm_of(x, count), den = norm + OFFSET;
         place(w.x[0], x, rows, columns, 1.0 / den);
         run_forward(&w, s.steps);
+        if (eu) place_back(eu + i * count, w.x[s.steps], rows, columns);
+        if (!e) continue;
         place(w.dx, values(r, du) + i * count, rows, columns, 1.0);
         for (int k = s.steps - 1; k >= 0; k--) step_back(&w, k);
         place_back(back, w.dx, rows, columns);
@@ -218,7 +223,8 @@ static void newton_schulz_backward_body(Run *r) {
         for (int64_t j = 0; j < count; j++)
             e[i * count + j] = (back[j] - x[j] * dot / (den * norm)) / den;
     }
-    repeat_expected(r, e);
+    if (e) repeat_expected(r, e);
+    if (eu) repeat_expected(r, eu);
     free(back);
     work_close(&w);
 }
@@ -250,11 +256,13 @@ const OpCase cases_newton_schulz[] = {
     /* by pairs of blocks, in two rounds and in one */
     {"newton_schulz", newton_schulz_body, {80, 384, 384, 2, 1, 0, 1}, IN_BF16, 4},
     {"newton_schulz", newton_schulz_body, {41, 384, 384, 1, 1, 1, 2}, IN_BF16, 3},
+    {"newton_schulz", newton_schulz_body, {45, 512, 768, 1, 1, 0, 2}, IN_BF16 | ONLY_CARDS, 2},
     {"newton_schulz", newton_schulz_body, {3, 768, 768, 5, 1, 1}, BENCH, 0},
     {"newton_schulz", newton_schulz_body, {12, 384, 384, 5, 1, 1}, BENCH, 0},
     {"newton_schulz", newton_schulz_body, {64, 384, 384, 5, 1, 1}, BENCH, 0},
     {"newton_schulz", newton_schulz_body, {192, 384, 384, 5, 1, 1}, BENCH, 0},
     {"newton_schulz", newton_schulz_body, {96, 768, 768, 5, 1, 1}, BENCH, 0},
+    {"newton_schulz", newton_schulz_body, {96, 512, 768, 5, 1}, BENCH, 0},
     {"newton_schulz_backward", newton_schulz_backward_body, {1, 1, 5, 2, 0}, IN_BOTH, 50},
     {"newton_schulz_backward", newton_schulz_backward_body, {3, 8, 8, 5, 0}, IN_BOTH, 50},
     {"newton_schulz_backward", newton_schulz_backward_body, {3, 12, 7, 5, 0, 1}, IN_BOTH, 50},
@@ -268,6 +276,47 @@ const OpCase cases_newton_schulz[] = {
     {"newton_schulz_backward", newton_schulz_backward_body, {1, 192, 192, 5, 1}, IN_BOTH, 60},
     {"newton_schulz_backward", newton_schulz_backward_body, {2, 256, 512, 1, 1}, IN_BOTH, 4},
     {"newton_schulz_backward", newton_schulz_backward_body, {44, 320, 320, 1, 1, 1, 1}, IN_BOTH, 4},
+    /* with u: any size, by tiles of 128 and of 64 rows, by quads */
+    {"newton_schulz_backward", newton_schulz_backward_body, {2, 7, 12, 3, 0, 0, 0, 1}, IN_BOTH, 50},
+    {"newton_schulz_backward", newton_schulz_backward_body, {3, 12, 7, 5, 0, 1, 0, 2}, IN_BOTH, 50},
+    {"newton_schulz_backward", newton_schulz_backward_body, {2, 33, 20, 0, 0, 0, 0, 1}, IN_BOTH, 2},
+    {"newton_schulz_backward", newton_schulz_backward_body, {3, 12, 20, 1, 1, 0, 0, 2}, IN_BOTH, 4},
+    {"newton_schulz_backward",
+     newton_schulz_backward_body,
+     {3, 128, 192, 2, 1, 0, 0, 1},
+     IN_BOTH,
+     8},
+    {"newton_schulz_backward",
+     newton_schulz_backward_body,
+     {2, 192, 128, 2, 1, 0, 0, 2},
+     IN_BOTH,
+     8},
+    {"newton_schulz_backward",
+     newton_schulz_backward_body,
+     {1, 64, 320, 1, 1, 1, 0, 1},
+     IN_BOTH,
+     4},
+    {"newton_schulz_backward",
+     newton_schulz_backward_body,
+     {44, 320, 384, 1, 1, 0, 1, 2},
+     IN_F32,
+     4},
+    {"newton_schulz_backward",
+     newton_schulz_backward_body,
+     {45, 320, 384, 2, 1, 0, 1, 1},
+     IN_BF16,
+     8},
+    {"newton_schulz_backward",
+     newton_schulz_backward_body,
+     {45, 512, 768, 1, 1, 0, 2, 1},
+     IN_BF16 | ONLY_CARDS,
+     4},
+    {"newton_schulz_backward", newton_schulz_backward_body, {96, 512, 768, 5, 1}, BENCH, 0},
+    {"newton_schulz_backward",
+     newton_schulz_backward_body,
+     {96, 512, 768, 5, 1, 0, 0, 1},
+     BENCH,
+     0},
     {"newton_schulz_backward", newton_schulz_backward_body, {64, 384, 384, 5, 1, 1}, BENCH, 0},
     {"newton_schulz_backward", newton_schulz_backward_body, {96, 768, 768, 5, 1, 1}, BENCH, 0},
     {0},
