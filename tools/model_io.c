@@ -45,6 +45,21 @@ static Status check_preset(const VitttConfig *stored, const Config *user, const 
                       (long long)wanted.patch);
 }
 
+/* Weights run with other sizes and mixers, but seldom as well: it is for the user to know. */
+static void tell_changes(const VitttConfig *now, const VitttConfig *then, const char *path) {
+    if (now->image_size != then->image_size)
+        note("%s was trained on pictures of %lldx%lld pixels, it runs on %lldx%lld: another "
+             "accuracy is to be expected",
+             path, (long long)then->image_size, (long long)then->image_size,
+             (long long)now->image_size, (long long)now->image_size);
+    if (strcmp(now->mixer, then->mixer) != 0)
+        note("%s was trained with model.mixer = %s, it runs with %s", path, then->mixer,
+             now->mixer);
+    if (now->steps != then->steps)
+        note("%s was trained with model.steps = %lld, it runs with %lld", path,
+             (long long)then->steps, (long long)now->steps);
+}
+
 static Status describe_with(Model *m, Config *own, const char *text, const Config *user) {
     if (text) {
         TRY(config_read_text(own, text, strlen(text), m->path, true));
@@ -56,9 +71,11 @@ static Status describe_with(Model *m, Config *own, const char *text, const Confi
             "with --model or a configuration file (-c)",
             m->path);
     }
+    const VitttConfig then = m->config;
     TRY(apply_user(own, user, "model"));
     TRY(apply_user(own, user, "preprocess"));
     TRY(vittt_config_resolve(&m->config, own));
+    if (text) tell_changes(&m->config, &then, m->path);
     m->preprocess.image_size = m->config.image_size;
     return STATUS_OK;
 }

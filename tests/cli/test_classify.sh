@@ -212,6 +212,11 @@ tells 'vittt_tiny'
 run 2 "${classify[@]}" --img-size 15 "$three"
 tells '15'
 run 0 "${classify[@]}" --img-size 32 "$three"
+tells 'was trained on pictures of 16x16 pixels, it runs on 32x32'
+run 0 "${classify[@]}" --mixer q_is_k "$three"
+tells 'was trained with model.mixer = base, it runs with q_is_k'
+run 0 "${classify[@]}" --mixer base --img-size 16 "$three"
+quiet_err
 
 # A foreign file: the same tensors without metadata, as a converter writes them.
 if command -v python3 >/dev/null; then
