@@ -40,6 +40,19 @@ case $code in
 *) fail "exit code $code instead of 0 or 5" ;;
 esac
 
+# an old driver: a library in its place that says so. A card of another architecture cannot be feigned as easily.
+if "$TTV" version | grep -q '^cuda: yes' && command -v cc >/dev/null; then
+    mkdir old
+    printf '%s\n' 'int cuInit(unsigned flags) { (void)flags; return 0; }' \
+        'int cuDriverGetVersion(int *version) { *version = 11040; return 0; }' >old.c
+    cc -shared -fPIC -o old/libcuda.so.1 old.c || fail 'no library in the place of the driver'
+    LD_LIBRARY_PATH=$PWD/old${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} run 5 eval --checkpoint made --device cuda
+    tells 'the NVIDIA driver supports CUDA 11.4, this build needs '
+    tells 'install a newer driver'
+else
+    skip 'an old driver: this build has no CUDA, or there is no C compiler'
+fi
+
 # ---- doctor: the same in one report ----
 run 0 doctor
 quiet_err
