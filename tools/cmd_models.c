@@ -1,6 +1,8 @@
 /* ttv models: the networks that have names, with their sizes. */
+#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "core/json.h"
 #include "kernels/device.h"
@@ -76,12 +78,51 @@ static void put_json(JsonWriter *w, const Row *r) {
     json_end_object(w);
 }
 
-static Status list(Device *d, JsonWriter *w) {
+/* ---- which of them ---- */
+
+static const char *(*const name_of[])(int) = {vittt_preset_name, lact_nvs_preset_name};
+
+/* Names may be written as --model and --nvs-model take them. */
+static bool is_called(const char *name, const char *word) {
+    VitttConfig c = {.image_size = 224, .classes = 1000, .mixer = "base"};
+    snprintf(c.preset, sizeof c.preset, "%s", word);
+    if (vittt_config_resolve(&c, NULL) == STATUS_OK) return strcmp(c.preset, name) == 0;
+    if (strncmp(word, "lact_nvs_", strlen("lact_nvs_")) == 0) word += strlen("lact_nvs_");
+    return strcmp(word, name) == 0;
+}
+
+static bool is_wanted(const char *name, int argc, char **argv) {
+    bool wanted = argc == 0;
+    for (int i = 0; i < argc && !wanted; i++)
+        wanted = fnmatch(argv[i], name, 0) == 0 || is_called(name, argv[i]);
+    return wanted;
+}
+
+/* Every word names something: a list that lacks what was asked for would mislead. */
+static int check_words(int argc, char **argv) {
+    enum { MOST = 32 };
+    const char *names[MOST];
+    int count = 0;
+    for (int family = 0; family < 2; family++)
+        for (int i = 0; name_of[family](i) && count < MOST; i++)
+            names[count++] = name_of[family](i);
+    for (int i = 0; i < argc; i++) {
+        bool found = false;
+        for (int n = 0; n < count; n++) found |= is_wanted(names[n], 1, argv + i);
+        if (found) continue;
+        const char *near = nearest_name(argv[i], names, count);
+        return cli_usage(&command_models, "no network is called '%s'%s%s%s", argv[i],
+                         near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    }
+    return 0;
+}
+
+static Status list(Device *d, JsonWriter *w, int argc, char **argv) {
     Status (*const row_of[])(Device *, const char *, Row *) = {vittt_row, lact_row};
-    const char *(*const name_of[])(int) = {vittt_preset_name, lact_nvs_preset_name};
     for (int family = 0; family < 2; family++) {
         for (int i = 0; name_of[family](i); i++) {
             Row row;
+            if (!is_wanted(name_of[family](i), argc, argv)) continue;
             TRY(row_of[family](d, name_of[family](i), &row));
             if (w)
                 put_json(w, &row);
@@ -92,11 +133,11 @@ static Status list(Device *d, JsonWriter *w) {
     return STATUS_OK;
 }
 
-static Status list_json(Device *d) {
+static Status list_json(Device *d, int argc, char **argv) {
     JsonWriter w;
     json_writer_init(&w);
     json_begin_array(&w);
-    Status s = list(d, &w);
+    Status s = list(d, &w, argc, argv);
     json_end_array(&w);
     return out_json(&w, s);
 }
@@ -104,10 +145,11 @@ static Status list_json(Device *d) {
 static int run(Config *config, int argc, char **argv) {
     (void)config;
     Device *d;
-    if (argc > 0) return cli_usage(&command_models, "unexpected argument '%s'", argv[0]);
+    const int code = check_words(argc, argv);
+    if (code != 0) return code;
     Status s = device_open_dry(&d);
     if (s != STATUS_OK) return cli_fail(s);
-    s = common.json ? list_json(d) : list(d, NULL);
+    s = common.json ? list_json(d, argc, argv) : list(d, NULL, argc, argv);
     device_close(d);
     return s == STATUS_OK ? 0 : cli_fail(s);
 }
@@ -116,8 +158,9 @@ const Command command_models = {
     .name = "models",
     .aliases = "model list|model info",
     .summary = "the networks that have names: parameters, width x depth, size of a picture",
-    .synopsis = "ttv models [--json]",
-    .examples = "  ttv models\n",
+    .synopsis = "ttv models [--json] [NAME|PATTERN...]",
+    .examples = "  ttv models\n"
+                "  ttv models 'vittt_h_*' l14_d768_ttt2x\n",
     .sections = no_sections,
     .run = run,
 };

@@ -75,7 +75,9 @@ train use_ema did you mean --model-ema?
 eval use-ema did you mean --weights?
 nvs_train warmup did you mean --warmup-steps?
 nvs_render target-views did you mean --targets?
-train no-tf32 it is --precision tf32
+train tf32 it is --precision tf32
+train no-tf32 it is --precision fp32
+nvs_train baseline-epsilon cameras in one place are no fault
 train mean it is --set preprocess.mean_r
 nvs_train lpips-weight the loss is the mean squared error
 nvs_render contact-sheet sheet.png is always written

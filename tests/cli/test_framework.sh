@@ -63,7 +63,16 @@ json_ok out
 if command -v python3 >/dev/null; then
     while read -r line; do run 0 $line --print-config; done < <(json_get out '"\n".join(m["flag"] + " " + m["name"] for m in d)')
 fi
-run 2 models surplus
+run 0 models 'vittt_h_*'
+equal 'hierarchical models' "$(grep -c '^vittt_h_' out)" "$(wc -l <out)"
+run 0 model info ViTTT-T lact_nvs_l14_d768_ttt2x --json
+json_ok out
+equal 'names, however they are written' "$(grep -o '"name":"[^"]*"' out | tr '\n' ' ')" '"name":"vittt_tiny" "name":"l14_d768_ttt2x" '
+run 2 models vittt_tny
+tells "no network is called 'vittt_tny'; did you mean 'vittt_tiny'?"
+quiet_out
+run 2 models 'resnet*'
+tells "no network is called 'resnet*'"
 # who wins, as --help says
 run 0 train --lr 1 --set optim.lr=2 --print-config
 says 'lr = 2'
