@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/memory.h"
@@ -24,6 +25,8 @@ const Option common_options[] = {
      "color", "colours on standard error"},
     {"progress", OPTION_BOOL, offsetof(CommonOptions, progress), "true", 0, 0, NULL, "progress",
      "progress on standard error (--no-progress: none)"},
+    {"log_format", OPTION_CHOICE, offsetof(CommonOptions, log_format), "text", 0, 0, "text|json",
+     "log-format", "of standard error; json: one object a line, with time and level"},
     {"device", OPTION_STRING, offsetof(CommonOptions, device), "cpu", 0, 0, NULL, "device",
      "cpu, cuda, cuda:N or, for several processes, cuda:N,M,..."},
     {"precision", OPTION_CHOICE, offsetof(CommonOptions, precision), "auto", 0, 0,
@@ -202,9 +205,21 @@ static int run_builtin(int argc, char **argv) {
     return 0;
 }
 
+/* A mistake in an earlier argument is told in the format that a later one asks for. */
+static bool json_is_asked(int argc, char **argv) {
+    const char *asked = getenv("TTV_LOG_FORMAT");
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strncmp(argv[i], "--log-format=", strlen("--log-format=")) == 0)
+            asked = argv[i] + strlen("--log-format=");
+        else if (strcmp(argv[i], "--log-format") == 0 && i + 1 < argc)
+            asked = argv[i + 1];
+    }
+    return asked && strcmp(asked, "json") == 0;
+}
+
 int cli_main(int argc, char **argv) {
     common.progress = true; /* before the tables have set the defaults */
-    output_start();
+    output_start(json_is_asked(argc, argv));
     cli_argv = argv;
     if (argc < 2) {
         help_program(false);

@@ -45,6 +45,9 @@ extern const Command command_train, command_eval, command_classify, command_insp
 /* auto: bf16 on CUDA, fp32 on the CPU. */
 typedef enum Precision { PRECISION_AUTO, PRECISION_FP32, PRECISION_TF32, PRECISION_BF16 } Precision;
 
+/* --log-format: of stderr. */
+typedef enum LogFormat { LOG_FORMAT_TEXT, LOG_FORMAT_JSON } LogFormat;
+
 /* Section [common] of every command; values in `common`. */
 typedef struct CommonOptions {
     bool json;                /* --json: machine-readable result on stdout */
@@ -52,6 +55,7 @@ typedef struct CommonOptions {
     bool verbose;             /* -v: debug notes too */
     int color;                /* auto, always, never */
     bool progress;            /* --no-progress */
+    int log_format;           /* LogFormat */
     char device[CONFIG_TEXT]; /* --device cpu | cuda | cuda:N | cuda:N,M,... (tools/ranks.h) */
     int precision;            /* --precision fp32 | tf32 | bf16 */
     int64_t threads;          /* --threads: OpenMP threads of the CPU backend; 0: all */
@@ -134,11 +138,19 @@ Status out_folder_check(const char *path, const char *advice);
 void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* An error line on stderr in any case. */
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* --log-format json: stderr is one object a line, {"time", "level", "message"}; level error,
+ * warning, info, progress, or record: then "record" in place of the message, a line of
+ * metrics.jsonl. Other ranks than 0 add "rank". */
+bool output_is_json(void);
+void output_record(const char *record); /* nothing where stderr is text */
+void output_progress(const char *text); /* a plain line, or an object */
+
 /* From now on notes, warnings and errors also go to this file (log.txt); NULL: no more. */
 struct _IO_FILE;
 void output_tee(struct _IO_FILE *file);
-/* Installs the log sink, ignores SIGPIPE and SIGXFSZ. Called by cli_main. */
-void output_start(void);
+/* Installs the log sink, ignores SIGPIPE and SIGXFSZ. json: the arguments ask for --log-format
+ * json. Called by cli_main. */
+void output_start(bool json);
 
 /* This process is rank `rank` of several: above 0 it has nothing to say on stdout and no notes, and
  * its errors and warnings name it. */

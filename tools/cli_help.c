@@ -35,13 +35,20 @@ static void put_commands(FILE *stream, const char *family) {
             continue;
         snprintf(line, sizeof line, "  %-*s %s\n", COMMAND_COLUMN, commands[i]->name,
                  commands[i]->summary);
-        put_line(stream, line);
+        if (stream && output_is_json())
+            note("ttv %s: %s", commands[i]->name, commands[i]->summary);
+        else
+            put_line(stream, line);
     }
 }
 
 void help_program(bool asked) {
     FILE *stream = asked ? NULL : stderr;
     char line[256];
+    if (stream && output_is_json()) {
+        complain("no command was given; see 'ttv help'");
+        return;
+    }
     put_line(stream,
              "ttv trains and runs vision models with test-time-training mixers.\n"
              "\n"

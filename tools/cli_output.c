@@ -9,9 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/file.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
 
@@ -19,6 +21,7 @@ static int output_errno; /* first failure of a write to stdout; 0: none */
 static FILE *tee_file;
 static int own_rank;
 static bool hushed;
+static bool json_asked; /* before the options were read */
 /* Loader threads log too; a line must not be torn. */
 static pthread_mutex_t message_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -113,6 +116,57 @@ static bool color_on(void) {
     return isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
 }
 
+/* ---- --log-format json ---- */
+
+bool output_is_json(void) {
+    return json_asked || common.log_format == LOG_FORMAT_JSON;
+}
+
+static void put_time(JsonWriter *w) {
+    char day[32], text[48];
+    struct timespec now;
+    struct tm utc;
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &utc);
+    strftime(day, sizeof day, "%Y-%m-%dT%H:%M:%S", &utc);
+    snprintf(text, sizeof text, "%s.%03ldZ", day, now.tv_nsec / 1000000);
+    json_pair_string(w, "time", text);
+}
+
+/* One object a line; exactly one of message and record (JSON already). False: no memory for it. */
+static bool json_line(const char *level, const char *message, const char *record) {
+    JsonWriter w;
+    json_writer_init(&w);
+    json_begin_object(&w);
+    put_time(&w);
+    json_pair_string(&w, "level", level);
+    if (own_rank > 0) json_pair_int(&w, "rank", own_rank);
+    if (message) json_pair_string(&w, "message", message);
+    const bool good = w.status == STATUS_OK;
+    if (good && record)
+        fprintf(stderr, "%s,\"record\":%s}\n", w.text, record);
+    else if (good)
+        fprintf(stderr, "%s}\n", w.text);
+    json_writer_free(&w);
+    return good;
+}
+
+void output_record(const char *record) {
+    if (!output_is_json() || common.quiet || own_rank > 0) return;
+    pthread_mutex_lock(&message_lock);
+    json_line("record", NULL, record);
+    fflush(stderr);
+    pthread_mutex_unlock(&message_lock);
+}
+
+void output_progress(const char *text) {
+    pthread_mutex_lock(&message_lock);
+    if (!output_is_json() || !json_line("progress", text, NULL)) fprintf(stderr, "%s\n", text);
+    pthread_mutex_unlock(&message_lock);
+}
+
+/* ---- lines ---- */
+
 /* One line: "ttv: <word>: text", the word coloured on a terminal. `word` NULL: the text alone. */
 static void message_line(const char *word, const char *color, const char *text) {
     char prefix[32] = "";
@@ -120,7 +174,9 @@ static void message_line(const char *word, const char *color, const char *text) 
     if (own_rank > 0) snprintf(prefix, sizeof prefix, "[rank %d] ", own_rank);
     pthread_mutex_lock(&message_lock);
     progress_clear();
-    if (!word)
+    if (output_is_json() && json_line(word ? word : "info", text, NULL))
+        ; /* told */
+    else if (!word)
         fprintf(stderr, "%s\n", text);
     else if (color_on())
         fprintf(stderr, "ttv: %s\033[%sm%s:\033[0m %s\n", prefix, color, word, text);
@@ -191,7 +247,8 @@ static void sink(void *user, LogLevel level, const char *message) {
         tee_line(text);
 }
 
-void output_start(void) {
+void output_start(bool json) {
+    json_asked = json;
     /* Writes report EPIPE and EFBIG instead of killing a run. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);

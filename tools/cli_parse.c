@@ -172,7 +172,6 @@ static const struct Advice {
     {"eval-metric", "", "the best checkpoint is the one with the highest top-1, or PSNR"},
     {"fullname", "", "paths are written as they were given"},
     {"image-shape", "nvs", "--view-height and --view-width are the size"},
-    {"log-format", "", "log.txt and metrics.jsonl in the run folder hold both, --json the result"},
     {"lpips-start", "nvs train", "the loss is the mean squared error"},
     {"lpips-weight", "nvs train", "the loss is the mean squared error; 'nvs eval' has LPIPS"},
     {"mean", "", "it is --set preprocess.mean_r=X (mean_g, mean_b)"},

@@ -21,7 +21,7 @@ static int terminal_columns(void) {
 
 void progress_line(double every_s, const char *format, ...) {
     if (common.quiet || !common.progress || !output_is_mine()) return;
-    bool terminal = isatty(STDERR_FILENO);
+    bool terminal = isatty(STDERR_FILENO) && !output_is_json();
     double now = seconds_now(), least = terminal ? 0.1 : every_s;
     bool first = last_shown <= 0;
     if (!first && now - last_shown < least) return;
@@ -34,7 +34,7 @@ void progress_line(double every_s, const char *format, ...) {
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     if (!terminal) {
-        fprintf(stderr, "%s\n", text);
+        output_progress(text);
         return;
     }
     int columns = terminal_columns();

@@ -25,7 +25,7 @@ void nvs_trainer_event(void *trainer, const TrainEvent *e) {
     const bool validation = strcmp(e->kind, "validate") == 0;
     const double values[VALIDATED] = {s->psnr, s->loss, s->ema_psnr, s->nearest, s->mean, 0};
     run_folder_event(&t->run, e, validation ? values : NULL);
-    if (strcmp(e->kind, "train") == 0)
+    if (strcmp(e->kind, "train") == 0 && !output_is_json()) /* the record says it */
         progress_line(0, "step %lld/%lld loss %.5f lr %.2e %.1f samples/s wait %.0f%%",
                       (long long)e->state.step, (long long)nvs_settings.train.steps, e->loss, e->lr,
                       e->samples_per_s, 100 * e->wait_share);

@@ -10,6 +10,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "tools/cli.h"
 
 enum { MAX_METRICS_BYTES = 1 << 30 };
 
@@ -166,6 +167,7 @@ void run_folder_event(RunFolder *r, const TrainEvent *e, const double *values) {
     const int64_t *kept = kept_step(r, e->kind);
     if (!r->jsonl || !r->csv || (kept && e->state.step <= *kept)) return;
     if (e->record) fprintf(r->jsonl, "%s\n", e->record);
+    if (e->record) output_record(e->record);
     csv_event(r, e, values);
     Status s = fflush(r->jsonl) == 0 && fflush(r->csv) == 0
                    ? STATUS_OK

@@ -45,7 +45,7 @@ void trainer_micro_step(void *trainer, int64_t step) {
              (double)d->step.peak / 1e6, (double)d->scratch.peak / 1e6);
     }
     /* Between two records the numbers of the last one stand; in a log file only records count. */
-    if (t->step_ms > 0 && isatty(STDERR_FILENO)) show_progress(t, step, 0);
+    if (t->step_ms > 0 && isatty(STDERR_FILENO) && !output_is_json()) show_progress(t, step, 0);
 }
 
 static void tell_validation(const Trainer *t, const TrainEvent *e) {
@@ -97,7 +97,7 @@ void trainer_event(void *trainer, const TrainEvent *e) {
         t->images_per_s = e->samples_per_s;
         t->wait_share = e->wait_share;
         t->step_ms = e->step_ms;
-        show_progress(t, e->state.step, 0);
+        if (!output_is_json()) show_progress(t, e->state.step, 0); /* the record says it */
     }
     if (validation) tell_validation(t, e);
 }
