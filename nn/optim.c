@@ -55,6 +55,7 @@ static Status update_around_matrices(AdamW *o) {
 
 Status adamw_set_lr(AdamW *o, double lr) {
     float rate = (float)lr;
+    o->params->changes++; /* of every step, also where a recorded graph does the rest */
     return device_push(o->params->device, o->lr, &rate);
 }
 

@@ -217,6 +217,7 @@ Status params_initialise(Params *p, uint64_t seed) {
 }
 
 Status params_refresh(Params *p) {
+    p->changes++;
     if (tensor_is_none(p->shadow)) return STATUS_OK;
     return p->device->k->copy(p->device, grad_set(p->shadow), p->master, 1.0f);
 }

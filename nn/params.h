@@ -39,6 +39,7 @@ typedef struct Params {
     bool has_buffers;
     Tensor master, shadow, grad; /* flat blocks; shadow and grad none until needed */
     Status status;               /* sticky over params_add */
+    uint64_t changes;            /* of the weights, counted by params_refresh and the optimiser */
 } Params;
 
 void params_init(Params *p, Device *d);

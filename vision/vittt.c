@@ -118,6 +118,7 @@ Status vittt_new(const VitttConfig *c, Params *p, Vittt **out) {
     Vittt *m;
     TRY(mem_alloc((void **)&m, 1, sizeof *m, "a ViTTT model"));
     m->config = *c;
+    m->params = p;
     Status s =
         mem_alloc((void **)&m->blocks, c->depth, sizeof *m->blocks, "the blocks of a ViTTT model");
     if (s == STATUS_OK)
@@ -238,6 +239,7 @@ Status vittt_fold(Vittt *m, Device *d, int64_t batch) {
         TRY(fold(d, &b->fold1, b->mixer.qkv_w, b->mixer.qkv_b, b->norm1_w, b->norm1_b, rows));
         TRY(fold(d, &b->fold2, b->fc1_w, b->fc1_b, b->norm2_w, b->norm2_b, rows));
     }
+    m->folded_at = m->params->changes;
     return STATUS_OK;
 }
 
@@ -274,8 +276,9 @@ static Var *block_forward(const Vittt *m, int64_t index, Tape *t, Var *x, int64_
                           int64_t width, bool training, Var **stats) {
     const VitttBlock *b = &m->blocks[index];
     const int64_t rows = x->value.shape[0] * height * width;
-    const bool first = !training && norm_folds(t, &b->fold1, rows);
-    const bool second = !training && norm_folds(t, &b->fold2, rows);
+    const bool current = !training && m->folded_at == m->params->changes;
+    const bool first = current && norm_folds(t, &b->fold1, rows);
+    const bool second = current && norm_folds(t, &b->fold2, rows);
     if (first || second) return block_folded(b, t, x, height, width, first, second, stats);
     const int64_t batch = x->value.shape[0];
     Var *placed;

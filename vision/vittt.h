@@ -73,6 +73,8 @@ typedef struct Vittt {
     Hier hier; /* in place of patch_w, patch_b, norm_w, norm_b of a hierarchical model */
     VitttBlock *blocks;
     VitttPass *passes; /* of the last forward, one for each block */
+    const Params *params;
+    uint64_t folded_at; /* params->changes when vittt_fold ran: later the folded weights are old */
     /* Stochastic depth, none until drawn: F32 [2*depth, max_batch] on the device, one row per
      * branch; and the same on the host. */
     Tensor drop_scale;
@@ -96,8 +98,9 @@ Status vittt_stage_drop_path(Vittt *m, Device *d, uint64_t seed, int64_t step, i
 
 /* Folds the norms of the blocks into the products behind them (nn/ops.h), for passes that record
  * nothing over weights that stay as they are: where the device gains by it with batches of `batch`
- * images; elsewhere it changes nothing. Once more when weights have changed. The folded weights lie
- * in d->weights, 103 MB for ViTTT-B. */
+ * images; elsewhere it changes nothing. Once more when weights have changed (params_refresh,
+ * adamw): until then passes keep the norms apart. The folded weights lie in d->weights, 103 MB for
+ * ViTTT-B. */
 Status vittt_fold(Vittt *m, Device *d, int64_t batch);
 
 /* image [B,H,W,3] normalised, act dtype -> logits F32 [B,classes]. Any H, W that are multiples of

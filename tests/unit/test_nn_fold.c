@@ -185,6 +185,19 @@ static void models_are_close(void **state) {
         assert_memory_not_equal(folded, apart, LOGITS * sizeof *apart); /* it was another way */
         assert_memory_equal(folded, again, LOGITS * sizeof *apart);
         assert_memory_equal(recorded, apart, LOGITS * sizeof *apart); /* never folded */
+        liven(&m.params); /* what is folded is of other weights now: not used until it is made again
+                           */
+        double *old = logits_of(&m, image, 2, 16, 16, false, false);
+        double *changed = logits_of(&m, image, 2, 16, 16, true, false);
+        assert_memory_equal(old, changed, LOGITS * sizeof *old);
+        assert_memory_not_equal(old, apart, LOGITS * sizeof *old);
+        check_ok(vittt_fold(m.vittt, m.device, 2));
+        double *anew = logits_of(&m, image, 2, 16, 16, false, false);
+        assert_memory_not_equal(anew, changed, LOGITS * sizeof *old);
+        assert_true(relative(anew, changed, LOGITS, 0) < 4e-2);
+        free(old);
+        free(changed);
+        free(anew);
         free(apart);
         free(folded);
         free(again);
