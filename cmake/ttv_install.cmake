@@ -24,6 +24,8 @@ if(TARGET ttv_program)
       endforeach()
       execute_process(COMMAND \"$<TARGET_FILE:ttv_program>\" man OUTPUT_FILE \"${CMAKE_BINARY_DIR}/ttv.1\"
                       COMMAND_ERROR_IS_FATAL ANY)
+      execute_process(COMMAND \"$<TARGET_FILE:ttv_program>\" man config
+                      OUTPUT_FILE \"${CMAKE_BINARY_DIR}/man5/ttv-config.5\" COMMAND_ERROR_IS_FATAL ANY)
       foreach(shell bash zsh fish)
         execute_process(COMMAND \"$<TARGET_FILE:ttv_program>\" completion \${shell}
                         OUTPUT_FILE \"${CMAKE_BINARY_DIR}/ttv.\${shell}\" COMMAND_ERROR_IS_FATAL ANY)
@@ -31,6 +33,14 @@ if(TARGET ttv_program)
     file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/man)
     install(FILES ${CMAKE_BINARY_DIR}/ttv.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
     install(DIRECTORY ${CMAKE_BINARY_DIR}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+    # File formats: parts of docs/ as pages of section 5.
+    file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/man5)
+    if(UNIX)
+      install(CODE "
+        execute_process(COMMAND sh \"${CMAKE_SOURCE_DIR}/scripts/man_pages.sh\" \"${PROJECT_VERSION}\" \"${CMAKE_BINARY_DIR}/man5\"
+                        COMMAND_ERROR_IS_FATAL ANY)")
+    endif()
+    install(DIRECTORY ${CMAKE_BINARY_DIR}/man5/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man5)
     install(FILES ${CMAKE_BINARY_DIR}/ttv.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
             RENAME ttv)
     install(FILES ${CMAKE_BINARY_DIR}/ttv.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions RENAME _ttv)

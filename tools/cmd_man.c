@@ -53,6 +53,20 @@ static const char *type_word(const Option *o) {
     return "";
 }
 
+/* Behind the help of an option: its limits, its default. */
+static void put_bounds(const Option *o) {
+    if (o->min != 0 || o->max != 0) {
+        char limits[80];
+        snprintf(limits, sizeof limits, " (%g to %g)", o->min, o->max);
+        put_text(limits);
+    }
+    if (o->initial && *o->initial) {
+        out_text(" [");
+        put_text(o->initial);
+        out_text("]");
+    }
+}
+
 static void put_option(const Command *c, const Option *o) {
     const char letter = cli_letter_of(c, o->flag);
     out_text(".TP\n");
@@ -67,16 +81,7 @@ static void put_option(const Command *c, const Option *o) {
     }
     out_text("\n");
     put_text(o->help);
-    if (o->min != 0 || o->max != 0) {
-        char limits[80];
-        snprintf(limits, sizeof limits, " (%g to %g)", o->min, o->max);
-        put_text(limits);
-    }
-    if (o->initial && *o->initial) {
-        out_text(" [");
-        put_text(o->initial);
-        out_text("]");
-    }
+    put_bounds(o);
     out_text("\n");
 }
 
@@ -200,6 +205,78 @@ static Status put_page_of(const Command *c) {
     return STATUS_OK;
 }
 
+/* ---- ttv-config(5) ---- */
+
+enum { MOST_SECTIONS = 64 };
+
+typedef struct Keys {
+    const char *seen[MOST_SECTIONS]; /* sections of earlier commands */
+    int count;
+    const char *section; /* being printed; NULL: none */
+    const Command *command;
+} Keys;
+
+static bool is_new(Keys *k, const char *name) {
+    for (int i = 0; i < k->count; i++)
+        if (strcmp(k->seen[i], name) == 0) return k->section && strcmp(k->section, name) == 0;
+    if (k->count == MOST_SECTIONS) return false;
+    k->seen[k->count++] = k->section = name;
+    char heading[80];
+    snprintf(heading, sizeof heading, "[%s]", name);
+    put_heading(".SS", heading);
+    out_text("First of \\fBttv ");
+    put_text(k->command->name);
+    out_text("\\fR.\n");
+    return true;
+}
+
+static void visit_key(void *user, const Section *s, const Option *o) {
+    if (!is_new(user, s->name)) return;
+    out_text(".TP\n\\fB");
+    put_text(o->key);
+    out_text("\\fR = \\fI");
+    put_text(o->type == OPTION_BOOL ? "true|false" : type_word(o));
+    out_text("\\fR\n");
+    put_text(o->help);
+    put_bounds(o);
+    if (o->flag) {
+        out_text(" \\fB\\-\\-");
+        put_text(o->flag);
+        out_text("\\fR");
+    }
+    out_text("\n");
+}
+
+/* Every section of every command once: a file for one command is understood by those that share
+ * them. */
+static Status put_config_page(void) {
+    Keys k = {.count = 0};
+    out_text(
+        ".TH TTV-CONFIG 5 \"\" \"ttv " TTV_VERSION "\" \"File Formats\"\n.nh\n.ad l\n"
+        ".SH NAME\nttv\\-config \\- configuration files of ttv\n.SH DESCRIPTION\n"
+        "Lines KEY = VALUE below headings [SECTION]; a semicolon behind a blank begins a "
+        "comment. \\fB\\-c\\fR \\fIFILE\\fR reads one, and may be repeated: the later file "
+        "wins. A key may also be set by \\fB\\-\\-set\\fR \\fISECTION.KEY=VALUE\\fR, most of them "
+        "by a flag (below, behind their text) and by the variable of its name "
+        "(TTV_BATCH_SIZE).\n.PP\n"
+        "Who wins: a flag or \\fB\\-\\-set\\fR (the later one), then the environment, then "
+        "files, then the default, which stands in brackets. Unknown, doubled or ill\\-typed "
+        "keys are errors with file, line and the nearest name. "
+        "\\fB\\-\\-print\\-config\\fR prints all values with their origin as such a file; the "
+        "config.ini of a run folder is one, too.\n.SH SECTIONS\n");
+    for (int i = 0; commands[i]; i++) {
+        Config *config;
+        k.section = NULL;
+        k.command = commands[i];
+        TRY(cli_config(commands[i], &config, NULL));
+        config_each(config, visit_key, &k);
+        config_free(config);
+    }
+    out_text(".SH SEE ALSO\n\\fBttv\\fR(1), \\fBttv\\-data\\fR(5), \\fBttv\\-scenes\\fR(5), "
+             "\\fBttv\\-checkpoint\\fR(5)\n");
+    return STATUS_OK;
+}
+
 /* ---- the command ---- */
 
 static int no_command(int argc, char **argv) {
@@ -224,6 +301,10 @@ static const Section *no_sections(int *count) {
 static int run(Config *config, int argc, char **argv) {
     (void)config;
     int words;
+    if (argc == 1 && strcmp(argv[0], "config") == 0) {
+        Status s = put_config_page();
+        return s == STATUS_OK ? 0 : cli_fail(s);
+    }
     const Command *one = cli_find_command(argc, argv, &words);
     if (words != argc) return no_command(argc, argv);
     Status s = one ? put_page_of(one) : put_page();
@@ -233,9 +314,10 @@ static int run(Config *config, int argc, char **argv) {
 const Command command_man = {
     .name = "man",
     .summary = "the manual page of this program, or of a command, in roff",
-    .synopsis = "ttv man [COMMAND]",
+    .synopsis = "ttv man [COMMAND|config]",
     .examples = "  ttv man | man -l -\n"
-                "  ttv man nvs render | man -l -\n",
+                "  ttv man nvs render | man -l -\n"
+                "  ttv man config | man -l -     ttv-config(5): every section and key of a file\n",
     .sections = no_sections,
     .run = run,
 };

@@ -114,6 +114,40 @@ while read -r name; do
         equal "groff on $name" "$(cat warnings.txt)" ''
     fi
 done < <("$TTV" help | sed -n '/^commands:/,$p' | sed -n 's/^  \([a-z][a-z -]*[a-z]\)  .*/\1/p' | grep -vE '^(help|version)')
+# ---- section 5: configuration files, from the tables; the other formats, from docs/ ----
+run 0 man config
+quiet_err
+mkdir man5
+cp out man5/ttv-config.5
+sed 's/\\-/-/g; s/\\f[BIR]//g' out >plain.txt
+for name in train 'nvs train' eval; do
+    read -ra words <<<"$name"
+    section=
+    while read -r line; do
+        case $line in
+        '['*) section=$line ;;
+        *' = '*)
+            checks=$((checks + 1))
+            awk -v s=".SS \"$section\"" -v k="${line%% = *} = " '/^\.SS/ {on = $0 == s} on && index($0, k) == 1 {found = 1} END {exit !found}' plain.txt ||
+                fail "ttv-config(5) lacks ${line%% = *} of $section"
+            ;;
+        esac
+    done < <("$TTV" "${words[@]}" --print-config)
+done
+sh "$SOURCE/scripts/man_pages.sh" 0.1 man5 || fail 'scripts/man_pages.sh'
+for text in data:LOC_val_solution.csv scenes:world.-to.-camera checkpoint:last.safetensors checkpoint:ttv.class_names; do
+    checks=$((checks + 1))
+    grep -q "${text#*:}" "man5/ttv-${text%%:*}.5" || fail "ttv-${text%%:*}(5) lacks ${text#*:}"
+done
+checks=$((checks + 1))
+grep -n '`\|^|\|\*\*\|](' man5/ttv-[ds]*.5 man5/ttv-ch*.5 && fail 'Markdown is left in a page'
+if command -v groff >/dev/null; then
+    for page in man5/*.5; do
+        groff -man -Tutf8 -ww -z "$page" >warnings.txt 2>&1
+        equal "groff on $page" "$(head -n 3 warnings.txt)" ''
+    done
+fi
+
 # Another name of a command shows that command's page, as help does.
 for pair in 'predict=CLASSIFY' 'ckpt info=INSPECT' 'render=NVS-RENDER' 'cls train=TRAIN'; do
     read -ra words <<<"${pair%=*}"
