@@ -164,6 +164,8 @@ bool output_is_mine(void); /* rank 0, or the only process */
 /* Progress on stderr: one rewriting line on a terminal, a plain line every `every_s` seconds
  * otherwise (0: each call); nothing with --quiet or --no-progress. */
 void progress_line(double every_s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* What is left, as [hours:]minutes:seconds; "-" where it is not known. */
+void progress_eta(double seconds, char *out, size_t size);
 /* Wipes the line before other output (cli_output does it itself). */
 void progress_clear(void);
 void progress_end(void);

@@ -2,6 +2,7 @@
  * log files are not flooded. */
 #include "tools/cli.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -43,6 +44,18 @@ void progress_line(double every_s, const char *format, ...) {
     fprintf(stderr, "\r\033[K%s", text);
     fflush(stderr);
     line_shown = true;
+}
+
+void progress_eta(double seconds, char *out, size_t size) {
+    if (!(seconds >= 0) || seconds > 1e8) {
+        snprintf(out, size, "-");
+        return;
+    }
+    const long s = lround(seconds);
+    if (s >= 3600)
+        snprintf(out, size, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(out, size, "%ld:%02ld", s / 60, s % 60);
 }
 
 void progress_clear(void) {

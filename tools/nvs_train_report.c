@@ -19,6 +19,16 @@ static void tell_validation(const NvsTrainer *t, const TrainEvent *e) {
          s->failed ? " (some failed)" : "");
 }
 
+static void show_progress(const TrainEvent *e) {
+    const NvsTrainConfig *c = &nvs_settings.train;
+    const int64_t last = c->max_steps > 0 && c->max_steps < c->steps ? c->max_steps : c->steps;
+    char eta[32];
+    progress_eta((double)(last - e->state.step) * e->step_ms / 1000, eta, sizeof eta);
+    progress_line(0, "step %lld/%lld loss %.5f lr %.2e %.1f samples/s wait %.0f%% ETA %s",
+                  (long long)e->state.step, (long long)last, e->loss, e->lr, e->samples_per_s,
+                  100 * e->wait_share, eta);
+}
+
 void nvs_trainer_event(void *trainer, const TrainEvent *e) {
     NvsTrainer *t = trainer;
     const NvsScores *s = &t->task.scores;
@@ -26,9 +36,7 @@ void nvs_trainer_event(void *trainer, const TrainEvent *e) {
     const double values[VALIDATED] = {s->psnr, s->loss, s->ema_psnr, s->nearest, s->mean, 0};
     run_folder_event(&t->run, e, validation ? values : NULL);
     if (strcmp(e->kind, "train") == 0 && !output_is_json()) /* the record says it */
-        progress_line(0, "step %lld/%lld loss %.5f lr %.2e %.1f samples/s wait %.0f%%",
-                      (long long)e->state.step, (long long)nvs_settings.train.steps, e->loss, e->lr,
-                      e->samples_per_s, 100 * e->wait_share);
+        show_progress(e);
     if (validation) tell_validation(t, e);
 }
 

@@ -7,18 +7,6 @@
 
 #include "tools/cli.h"
 
-static void eta_text(double seconds, char *out, size_t size) {
-    if (!(seconds >= 0) || seconds > 1e8) {
-        snprintf(out, size, "-");
-        return;
-    }
-    long s = lround(seconds);
-    if (s >= 3600)
-        snprintf(out, size, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
-    else
-        snprintf(out, size, "%ld:%02ld", s / 60, s % 60);
-}
-
 static int64_t last_step(const Trainer *t) {
     const TrainOptions *o = &t->options;
     int64_t total = o->epochs * o->steps_per_epoch;
@@ -28,7 +16,7 @@ static int64_t last_step(const Trainer *t) {
 static void show_progress(const Trainer *t, int64_t step, double every_s) {
     char eta[32];
     const TrainOptions *o = &t->options;
-    eta_text((double)(last_step(t) - step) * t->step_ms / 1000, eta, sizeof eta);
+    progress_eta((double)(last_step(t) - step) * t->step_ms / 1000, eta, sizeof eta);
     progress_line(every_s,
                   "epoch %lld/%lld step %lld/%lld loss %.4f lr %.2e %.0f img/s wait %.0f%% ETA %s",
                   (long long)(step / o->steps_per_epoch + (step % o->steps_per_epoch != 0)),

@@ -224,6 +224,9 @@ run 0 nvs train --resume parts --steps 50 --max-steps 42 --no-progress
 tells 'changed since the run began: nvs_train.steps was 40, is now 50'
 tells 'continuing parts at step 40'
 says 'trained to step 42'
+run 0 nvs train "${tiny[@]}" --steps 40 --max-steps 6 --progress -o timed
+tells 'step 6/6 '
+tells ' ETA 0:00'
 run 0 nvs train "${tiny[@]}" --view-width 48 --set nvs_model.variant=V2 --steps 6 --initial-checkpoint whole -o other
 tells 'was trained with variant base, it goes on as V2'
 tells 'was trained on views of 32x32 pixels'
