@@ -15,8 +15,7 @@ line3 1 'NF = 18'              # 18 columns
 line3 2 '$2 = "nan"'           # not a number
 line3 3 '$3 = 0'               # focal length
 line3 4 '$8 += 0.2'            # rotation
-first=$(sed -n '2p' "bad/train/${name[5]}.txt" | cut -d' ' -f1)
-awk -v t="$((first - 1))" 'NR == 3 {$1 = t} {print}' "bad/train/${name[5]}.txt" >changed && cp changed "bad/train/${name[5]}.txt"
+awk 'NR == 2 {first = $1} NR == 4 {$1 = first + 1} {print}' "bad/train/${name[5]}.txt" >changed && cp changed "bad/train/${name[5]}.txt"
 awk 'NR == 3 {$1 = t} {t = $1; print}' "bad/train/${name[6]}.txt" >changed && cp changed "bad/train/${name[6]}.txt" # repeats
 head -n 1 "bad/train/${name[7]}.txt" >changed && cp changed "bad/train/${name[7]}.txt"                              # URL only
 head -n 2 "bad/train/${name[8]}.txt" >changed && cp changed "bad/train/${name[8]}.txt"                              # one frame
@@ -26,7 +25,7 @@ awk 'NR > 2 {$11 = x; $15 = y; $19 = z; for (i = 8; i < 19; i++) if (i != 11 && 
     "bad/train/${name[10]}.txt" >changed && cp changed "bad/train/${name[10]}.txt" # all cameras in one place
 
 report=("${name[0]}.txt:3: 20 columns" "${name[1]}.txt:3: 18 columns" "${name[2]}.txt:3: column 2 (fx)" "${name[3]}.txt:3: column 3"
-    "${name[4]}.txt:3: columns 8 to 18" "${name[5]}.txt:3: column 1 (timestamp)" "${name[6]}.txt:3: column 1 (timestamp)"
+    "${name[4]}.txt:3: columns 8 to 18" "${name[5]}.txt:4: column 1 (timestamp): '1' is earlier than line 3" "${name[6]}.txt:3: column 1 (timestamp): '0' repeats"
     "${name[7]}.txt: only a URL")
 run 1 data check bad
 for text in "${report[@]}"; do says "$text"; done
@@ -40,7 +39,8 @@ says 'only one camera'
 } >index.json
 run 3 nvs eval --checkpoint model --data-dir bad --split train --index index.json
 for text in "${report[@]}"; do tells "$text"; done
-tells "${name[9]}: failed: "
+tells "${name[9]}: failed: bad/train/${name[9]}/"
+tells ': 451x300 pixels, but frame 0 of the scene has 48x32'
 tells 'nobody: missing: the scene is not in the data (index.json:1)'
 says '2 evaluated, 0 null, 2 missing, 8 faulty, 1 failed'
 run 3 nvs eval --checkpoint model --data-dir bad --split train --index index.json --json
@@ -79,6 +79,12 @@ run 3 nvs render --checkpoint model --data-dir bad --set nvs_model.variant=V4 -o
 tells 'trained with variant base'
 checks=$((checks + 1))
 [ ! -e no ] || fail 'a refused render left a folder'
+
+# ---- another size of views than in training: told with the file, and scored ----
+run 0 nvs eval --checkpoint model --data-dir rooms --view-height 48 --view-width 40
+tells 'model/checkpoints/step-00000006.safetensors was trained on views of 32x32 pixels, it runs on 40x48: expect worse ones'
+run 0 nvs render --checkpoint model --data-dir rooms --split test --view-height 48 --frames 2 -o tall
+tells 'was trained on views of 32x32 pixels, it runs on 32x48: expect worse ones'
 # ---- the one kind of model where the other is expected ----
 run 3 eval --checkpoint model --data-dir rooms
 tells "no classifier: novel views are scored by 'ttv nvs eval'"
