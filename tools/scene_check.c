@@ -37,7 +37,7 @@ static Status check_picture(SceneCheck *c, int64_t scene, int64_t frame) {
         r->width = image.width;
         r->height = image.height;
     } else if (image.width != r->width || image.height != r->height) {
-        r->other_sizes++;
+        if (r->other_sizes++ == 0) r->other_frame = frame;
     }
     image_free(&image);
     return STATUS_OK;
@@ -91,10 +91,12 @@ static void find_faults(SceneCheck *c, int64_t i) {
         findings_add(&c->faults, "%s", scene_reason(s, reason, sizeof reason));
     for (int64_t k = 0; k < s->count; k++)
         if (r->errors[k]) findings_add(&c->faults, "corrupt: %s", r->errors[k]);
-    if (r->other_sizes > 0)
-        findings_add(&c->faults, "%s: %lld pictures are not %lldx%lld like the first",
+    if (r->other_sizes > 0) {
+        scene_frame_name(c->set, i, r->other_frame, reason, sizeof reason);
+        findings_add(&c->faults, "%s: %lld pictures are not %lldx%lld like the first: %s%s",
                      s->camera_file, (long long)r->other_sizes, (long long)r->width,
-                     (long long)r->height);
+                     (long long)r->height, reason, r->other_sizes > 1 ? ", ..." : "");
+    }
     if (r->pose.verdict == POSE_INVERTED)
         findings_add(&c->faults,
                      "%s: the matrices look like camera-to-world; world-to-camera is expected "

@@ -19,6 +19,7 @@ typedef struct SceneReport {
     int64_t corrupt, bytes;
     int64_t width, height; /* of its first picture */
     int64_t other_sizes;   /* pictures of another size */
+    int64_t other_frame;   /* the first of them */
     double travel, turn;   /* of the camera from first to last: distance, degrees */
     bool still;            /* all cameras at one place */
     PoseCheck pose;

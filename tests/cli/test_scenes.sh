@@ -78,7 +78,7 @@ run 1 data check m
 says 'corrupt: m/test/6d6f746f72637963/7999.jpg'
 cp "$SOURCE/data/photos/coffee.png" m/test/6d6f746f72637963/7999.jpg
 run 1 data check m
-says '1 pictures are not'
+says '1 pictures are not 600x400 like the first: m/test/6d6f746f72637963/1000000.jpg'
 
 # ---- procedural scenes ----
 run 0 data synth-scenes rooms --scenes 2 --frames 5 --size 64x48 --seed 4 --samples 1
