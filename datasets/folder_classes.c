@@ -271,7 +271,7 @@ static Status mapped_classes(const DataConfig *c, ClassList *out) {
         return status_set(STATUS_USAGE,
                           "data.class_order = file needs data.class_map (--class-map FILE)");
     }
-    return class_map_read(c->class_map, out);
+    return status_context(class_map_read(c->class_map, out), "data.class_map");
 }
 
 Status classes_from_names(const DataConfig *c, const char *const *names, int64_t count,
@@ -321,7 +321,8 @@ Status classes_add_readable(const DataConfig *c, ClassList *classes) {
     if (c->class_names[0] == '\0' || classes->readable != NULL) return STATUS_OK;
     TextLines lines;
     void *block;
-    TRY(text_lines_open(c->class_names, &lines));
+    TRY(status_context(text_lines_open(c->class_names, &lines),
+                       "data.class_names, relative to the current folder"));
     Status s = mem_alloc(&block, classes->count, sizeof(char *), "class names");
     char **readable = block;
     if (s == STATUS_OK) s = read_readable(&lines, classes, readable);

@@ -82,6 +82,12 @@ checks=$((checks + 1))
 [ "$(losses runs/off1 | tail -n 10)" != "$(losses runs/mixed | tail -n 10)" ] || fail '--mixup-off-epoch changes nothing'
 equal 'mixed to the end' "$(losses runs/off2)" "$(losses runs/mixed)"
 
+# ---- paths in a configuration file are those of the folder where ttv runs ----
+run 4 train -c "$SOURCE/configs/digits.ini" --data-dir "$DIGITS" --dry-run
+tells "data.class_names, relative to the current folder: cannot open 'configs/digits_classes.tsv'"
+run 4 train -c "$SOURCE/configs/digits.ini" --data-dir "$DIGITS" --set data.class_names= --class-map nowhere.txt --dry-run
+tells "data.class_map: cannot open 'nowhere.txt'"
+
 # ---- dry run ----
 run 0 train "${tiny[@]}" "${small_data[@]}" --dry-run -o runs/dry
 tells 'nothing was written'
