@@ -79,7 +79,9 @@ static Status take_frames(const cJSON *list, const char *name, const char *scene
 
 static Status read_entry(const cJSON *item, const char *file, EvalEntry *e) {
     char shown[SHOWN], name[PLACE];
-    snprintf(name, sizeof name, "%s:%lld", file, (long long)e->line);
+    int n = snprintf(name, sizeof name, "%s", file);
+    if (e->line > 0 && n < PLACE)
+        snprintf(name + n, sizeof name - (size_t)n, ":%lld", (long long)e->line);
     TRY(mem_string(&e->scene, item->string));
     e->sample.scene = -1;
     if (cJSON_IsNull(item)) {
@@ -95,7 +97,8 @@ static Status read_entry(const cJSON *item, const char *file, EvalEntry *e) {
                        "target", &e->sample, &e->sample.targets);
 }
 
-/* The line of each scene's key: the tree of cJSON has no places. */
+/* The line of each scene's key: the tree of cJSON has no places. Of a file that is one line, like
+ * the published index, they say nothing: 0. */
 static void find_lines(const char *text, size_t size, EvalIndex *x) {
     JsonCursor c = {text, text + size};
     const char *counted = text;
@@ -107,6 +110,7 @@ static void find_lines(const char *text, size_t size, EvalIndex *x) {
         json_skip_key(&c);
         json_skip(&c);
     }
+    for (int64_t i = 0; i < x->count && line == 1; i++) x->entries[i].line = 0;
 }
 
 static Status read_entries(const cJSON *root, const char *text, size_t size, const char *name,

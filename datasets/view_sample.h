@@ -59,7 +59,7 @@ typedef struct EvalEntry {
     ViewSample sample; /* frames as listed; sample.scene after eval_index_resolve(), else -1 */
     EvalState state;
     char *reason; /* NULL when ready or null */
-    int64_t line; /* of the scene in the index file; 0: from no file */
+    int64_t line; /* of the scene in the index file; 0: from no file, or all of it is one line */
 } EvalEntry;
 
 typedef struct EvalIndex {

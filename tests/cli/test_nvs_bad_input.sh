@@ -33,7 +33,7 @@ says 'only one camera'
 
 # ---- eval: every scene of the index is accounted for ----
 {
-    printf '{"nobody": {"context": [0, 5], "target": [1]}'
+    printf '{"nobody": {"context": [0, 5], "target": [1]},\n"nothing": null'
     for i in 0 1 2 3 4 5 6 7 8 9 10 11; do printf ', "%s": {"context": [0, 7], "target": [2, 4]}' "${name[$i]}"; done
     printf '}\n'
 } >index.json
@@ -42,16 +42,16 @@ for text in "${report[@]}"; do tells "$text"; done
 tells "${name[9]}: failed: bad/train/${name[9]}/"
 tells ': 451x300 pixels, but frame 0 of the scene has 48x32'
 tells 'nobody: missing: the scene is not in the data (index.json:1)'
-says '2 evaluated, 0 null, 2 missing, 8 faulty, 1 failed'
+says '2 evaluated, 1 null, 2 missing, 8 faulty, 1 failed'
 run 3 nvs eval --checkpoint model --data-dir bad --split train --index index.json --json
 json_ok out
 if command -v python3 >/dev/null; then
     equal 'counts' "$(json_get out 'd["evaluated"] + d["null"] + d["missing"] + d["faulty"] + d["failed"] == len(d["scenes"])')" True
     equal 'one place' "$(json_get out "[s['model']['psnr'] > 3 for s in d['scenes'] if s['scene'] == '${name[10]}']")" '[True]'
 fi
-echo "{\"${name[11]}\": {\"context\": [0, 7], \"target\": [8]}}" >frame.json
+printf '{\n"%s": {"context": [0, 7], "target": [8]}}\n' "${name[11]}" >frame.json
 run 3 nvs eval --checkpoint model --data-dir bad --split train --index frame.json
-tells 'no frame 8: 8 cameras (frame.json:1)'
+tells 'no frame 8: 8 cameras (frame.json:2)'
 
 # ---- train: draws from the usable ones, replaces what cannot be loaded ----
 bad=("${tiny[@]}" --data-dir bad --gap-max 7 --val-split none --log-interval 1)
