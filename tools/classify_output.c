@@ -18,6 +18,7 @@ struct ResultWriter {
     const Model *model;
     FileWriter *file; /* NULL: standard output */
     Status status;    /* sticky */
+    bool begun;       /* a row of the array is written */
 };
 
 /* ---- bytes out ---- */
@@ -113,7 +114,7 @@ static void csv_row(ResultWriter *w, const ResultRow *row) {
     put_text(w, "\r\n");
 }
 
-/* ---- JSON lines ---- */
+/* ---- JSON: lines, or one array ---- */
 
 static Status json_path_bytes(JsonWriter *j, const char *path) {
     size_t n = strlen(path);
@@ -164,8 +165,10 @@ static Status json_row(ResultWriter *w, const ResultRow *row) {
     json_end_object(&j);
     if (s == STATUS_OK) s = j.status;
     if (s == STATUS_OK) {
+        if (w->style.format == FORMAT_JSON) put_text(w, w->begun ? ",\n" : "[");
         put_bytes(w, j.text, j.length);
-        put_text(w, "\n");
+        if (w->style.format == FORMAT_JSONL) put_text(w, "\n");
+        w->begun = true;
     }
     json_writer_free(&j);
     return s;
@@ -199,6 +202,7 @@ Status results_row(ResultWriter *w, const ResultRow *row) {
         csv_row(w, row);
         break;
     case FORMAT_JSONL:
+    case FORMAT_JSON:
         TRY(json_row(w, row));
         break;
     }
@@ -206,6 +210,7 @@ Status results_row(ResultWriter *w, const ResultRow *row) {
 }
 
 Status results_commit(ResultWriter *w) {
+    if (w->style.format == FORMAT_JSON) put_text(w, w->begun ? "]\n" : "[]\n");
     Status s = w->status;
     if (w->file && s == STATUS_OK)
         s = file_writer_commit(w->file);

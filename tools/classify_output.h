@@ -1,4 +1,4 @@
-/* What `ttv classify` writes: one block, CSV row or JSON line per picture, in input order.
+/* What `ttv classify` writes: one block, CSV row or JSON object per picture, in input order.
  *
  * CSV follows RFC 4180 and keeps the bytes of names. JSON lines are valid for any name: bytes that
  * are no UTF-8 are replaced, and "path_bytes" holds the whole name in hexadecimal.
@@ -8,7 +8,7 @@
 
 #include "tools/predict.h"
 
-typedef enum ResultFormat { FORMAT_TEXT, FORMAT_CSV, FORMAT_JSONL } ResultFormat;
+typedef enum ResultFormat { FORMAT_TEXT, FORMAT_CSV, FORMAT_JSONL, FORMAT_JSON } ResultFormat;
 typedef enum LabelType { LABEL_NAME, LABEL_INDEX, LABEL_BOTH } LabelType;
 
 typedef struct ResultStyle {

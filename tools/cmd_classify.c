@@ -18,10 +18,11 @@ static const Option classify_options[] = {
     {"weights", OPTION_CHOICE, FIELD(weights), "auto", 0, 0, WEIGHTS_CHOICES, "weights",
      WEIGHTS_HELP},
     {"topk", OPTION_INT, FIELD(topk), "5", 1, 1e6, NULL, "topk", "classes to print per picture"},
-    {"format", OPTION_CHOICE, FIELD(format), "auto", 0, 0, "auto|text|csv|jsonl", "format",
-     "of the results; auto: jsonl with --json, by the ending of --results-file, else text"},
-    {"results_format", OPTION_CHOICE, FIELD(results_format), "auto", 0, 0, "auto|text|csv|jsonl",
-     "results-format", "the same as --format"},
+    {"format", OPTION_CHOICE, FIELD(format), "auto", 0, 0, "auto|text|csv|jsonl|json", "format",
+     "of the results (json: one array); auto: jsonl with --json, by the ending of --results-file, "
+     "else text"},
+    {"results_format", OPTION_CHOICE, FIELD(results_format), "auto", 0, 0,
+     "auto|text|csv|jsonl|json", "results-format", "the same as --format"},
     {"results_file", OPTION_STRING, FIELD(results_file), "", 0, 0, NULL, "results-file",
      "write the results here, completely or not at all, instead of to standard output"},
     {"recursive", OPTION_BOOL, FIELD(recursive), "false", 0, 0, NULL, "recursive",
@@ -74,8 +75,8 @@ static ResultFormat result_format(void) {
     if (options.results_format > 0) return (ResultFormat)(options.results_format - 1);
     if (common.json) return FORMAT_JSONL;
     if (ends_with(options.results_file, ".csv")) return FORMAT_CSV;
-    if (ends_with(options.results_file, ".jsonl") || ends_with(options.results_file, ".json"))
-        return FORMAT_JSONL;
+    if (ends_with(options.results_file, ".jsonl")) return FORMAT_JSONL;
+    if (ends_with(options.results_file, ".json")) return FORMAT_JSON;
     return FORMAT_TEXT;
 }
 

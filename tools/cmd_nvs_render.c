@@ -49,7 +49,7 @@ static const Option render_options[] = {
      "degrees of an orbit from end to end; 360: a turntable; 0: as the input views stand apart"},
     {"format", OPTION_STRING, FIELD(format), "apng", 0, 0, NULL, "format",
      "animations, with commas between: apng, gif (256 colours), mp4 (needs ffmpeg), y4m (not "
-     "compressed), or none"},
+     "compressed), or none (png: the same, frames always are)"},
     {"fps", OPTION_FLOAT, FIELD(fps), "15", 0.01, 1000, NULL, "fps",
      "pictures a second of the animation"},
     {"html", OPTION_BOOL, FIELD(html), "false", 0, 0, NULL, "html",
@@ -165,10 +165,8 @@ static Status parse_formats(RenderOutput *out) {
     const struct {
         const char *name;
         bool *wanted;
-    } formats[] = {{"apng", &out->apng},
-                   {"gif", &out->gif},
-                   {"mp4", &out->mp4},
-                   {"y4m", &out->y4m},
+    } formats[] = {{"apng", &out->apng}, {"gif", &out->gif}, {"mp4", &out->mp4},
+                   {"y4m", &out->y4m},   {"png", &none}, /* frames always are */
                    {"none", &none}};
     for (const char *at = options.format;; at++) {
         const size_t n = strcspn(at, ","), count = sizeof formats / sizeof *formats;
@@ -176,8 +174,9 @@ static Status parse_formats(RenderOutput *out) {
         while (k < count && (strlen(formats[k].name) != n || strncmp(at, formats[k].name, n) != 0))
             k++;
         if (k == count)
-            return status_set(STATUS_USAGE, "--format: '%.*s' is none of apng, gif, mp4, y4m, none",
-                              (int)n, at);
+            return status_set(STATUS_USAGE,
+                              "--format: '%.*s' is none of apng, gif, mp4, y4m, png, none", (int)n,
+                              at);
         *formats[k].wanted = true;
         at += n;
         if (!*at) return out->mp4 ? movie_check() : STATUS_OK;

@@ -100,6 +100,16 @@ run 0 "${classify[@]}" --results-file rows.jsonl val/3
 json_ok rows.jsonl lines
 run 0 "${classify[@]}" --results-format jsonl "$three"
 json_ok out lines
+run 3 "${classify[@]}" --format json "$three" "$SOURCE/tests/data/images/zeros.jpg" "$three" # one array
+json_ok out
+if command -v python3 >/dev/null; then
+    equal 'rows of the array' "$(json_get out '[sorted(r)[0] for r in d]')" "['height', 'error', 'height']"
+fi
+run 3 "${classify[@]}" --format json "$SOURCE/tests/data/images/zeros.jpg"
+json_ok out
+run 0 "${classify[@]}" --results-file rows.json val/3
+json_ok rows.json
+equal 'rows' "$(grep -c '"path"' rows.json)" "$(grep -c . rows.jsonl)"
 run 0 "${classify[@]}" --format jsonl --output-type logit "$three"
 says '"logit":'
 run 0 "${classify[@]}" --json --topk 10 "$three"

@@ -224,7 +224,9 @@ else
     skip 'GIF against Pillow: no Pillow'
 fi
 run 2 "${render[@]}" --input-views 2,8 --format webp -o x
-tells "'webp' is none of apng, gif, mp4, y4m, none"
+tells "'webp' is none of apng, gif, mp4, y4m, png, none"
+run 0 "${render[@]}" --input-views 2,8 --frames 2 --format png -o frames_alone
+equal 'frames and nothing that moves' "$(ls frames_alone | tr '\n' ' ')" 'frame-00000.png frame-00001.png sheet.png '
 run 2 "${render[@]}" --input-views 2,8 --format gif, -o x
 mkdir -p tools_without tools_with tools_broken
 ln -s "$(command -v bash)" tools_without/bash
