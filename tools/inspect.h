@@ -25,13 +25,14 @@ typedef enum ModelKind {
     MODEL_SEQUENCE,     /* a ViTTT whose blocks mix by LaCT or a graph: sizes not compared */
     MODEL_NVS,          /* LaCT-NVS: sizes not compared */
     MODEL_STATE,        /* optimiser state of a run */
+    MODEL_SCENE,        /* fast weights of a scene (nvs/lact_scene.h) */
 } ModelKind;
 
 typedef struct Recognised {
     ModelKind kind;
     VitttConfig config; /* image_size 0: weights do not tell (those of an H-ViTTT do) */
 } Recognised;
-/* From names and shapes alone. */
+/* From names and shapes; a scene says what it is. */
 Recognised recognise(const SafeFile *f);
 
 /* "ViTTT-T", "ViTTT-S", "ViTTT-B", "custom ViTTT", ... */

@@ -45,6 +45,11 @@ Recognised recognise(const SafeFile *f) {
         r.kind = MODEL_STATE;
         return r;
     }
+    const char *format = safetensors_meta(f, "ttv.format");
+    if (format && strncmp(format, "lact-scene", strlen("lact-scene")) == 0) {
+        r.kind = MODEL_SCENE;
+        return r;
+    }
     if (safetensors_find(f, "layers.0.blocks.0.attn.w1")) {
         r.kind = MODEL_HIERARCHICAL;
         recognise_stages(f, c);
@@ -104,6 +109,8 @@ const char *recognised_name(const Recognised *r) {
         return "LaCT-NVS (novel views), tensors not compared";
     case MODEL_STATE:
         return "optimiser state of a training run";
+    case MODEL_SCENE:
+        return "a reconstructed scene (nvs render --load-scene)";
     case MODEL_VITTT:
         break;
     }

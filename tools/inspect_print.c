@@ -190,7 +190,8 @@ static void json_model(JsonWriter *w, const Recognised *r) {
     static const char *const kinds[] = {
         [MODEL_UNKNOWN] = "unknown",      [MODEL_VITTT] = "vittt",
         [MODEL_HIERARCHICAL] = "h_vittt", [MODEL_SEQUENCE] = "vittt_sequence",
-        [MODEL_NVS] = "lact_nvs",         [MODEL_STATE] = "state"};
+        [MODEL_NVS] = "lact_nvs",         [MODEL_STATE] = "state",
+        [MODEL_SCENE] = "scene"};
     const VitttConfig *c = &r->config;
     json_key(w, "model");
     json_begin_object(w);

@@ -156,6 +156,10 @@ run 0 inspect room.safetensors
 run 2 nvs render --checkpoint model --load-scene room.safetensors --targets 3 -o x
 tells 'needs --data-dir'
 run 2 nvs render --checkpoint model --load-scene room.safetensors --input-views 2,8 -o x
+run 0 inspect room.safetensors
+says 'a reconstructed scene (nvs render --load-scene)'
+run 0 inspect room.safetensors --json
+says '"kind":"scene"'
 run 2 nvs render --checkpoint model --load-scene room.safetensors --save-scene again.safetensors -o x
 run 4 nvs render --checkpoint model --load-scene no-such-file -o x
 run 3 nvs render --checkpoint model --load-scene path.txt -o x
