@@ -121,7 +121,7 @@ static void check_manifests(Inspection *i) {
 }
 
 static Status verify(Inspection *i) {
-    TRY(recognised_check(&i->model, i->file, &i->faults));
+    TRY(recognised_check(&i->model, i->file, &i->faults, &i->compared));
     check_finite(i, i->file, "", i->stats);
     return i->faults.status;
 }

@@ -22,8 +22,8 @@ typedef enum ModelKind {
     MODEL_UNKNOWN,
     MODEL_VITTT,        /* plain ViTTT: `config` holds what the shapes say */
     MODEL_HIERARCHICAL, /* H-ViTTT: the same, unless config.depth is 0: then shapes are missing */
-    MODEL_SEQUENCE,     /* a ViTTT whose blocks mix by LaCT or a graph: sizes not compared */
-    MODEL_NVS,          /* LaCT-NVS: sizes not compared */
+    MODEL_SEQUENCE,     /* a ViTTT whose blocks mix by LaCT or a graph */
+    MODEL_NVS,          /* LaCT-NVS */
     MODEL_STATE,        /* optimiser state of a run */
     MODEL_SCENE,        /* fast weights of a scene (nvs/lact_scene.h) */
 } ModelKind;
@@ -41,9 +41,10 @@ const char *recognised_name(const Recognised *r);
 /* Sizes of a hierarchical ViTTT from its shapes; depth 0 when they do not make one. */
 void recognise_stages(const SafeFile *f, VitttConfig *c);
 
-/* Compares the file with the tensors that the recognised ViTTT must have, one by one: a
- * finding for each that is missing, unknown or of another shape. */
-Status recognised_check(const Recognised *r, const SafeFile *f, Findings *faults);
+/* Compares the file with the tensors that the recognised model must have, one by one: a finding for
+ * each that is missing, unknown or of another shape. *compared: the model is known well enough,
+ * by its shapes or by what the file says of itself (ttv.config). */
+Status recognised_check(const Recognised *r, const SafeFile *f, Findings *faults, bool *compared);
 
 /* What was found in one checkpoint. */
 typedef struct Inspection {
@@ -56,6 +57,7 @@ typedef struct Inspection {
     int64_t parameters, bytes, nonfinite;
     Findings faults; /* of --verify */
     bool verified;
+    bool compared; /* with the tensors of the model */
 } Inspection;
 
 void inspection_print(const Inspection *i, bool tensors, bool stats);

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "nvs/lact_nvs.h"
+
 /* Dimension i of a named tensor of that rank; 0 when there is none. */
 static int64_t dimension(const SafeFile *f, const char *name, int rank, int i) {
     const SafeEntry *e = safetensors_find(f, name);
@@ -104,9 +106,9 @@ const char *recognised_name(const Recognised *r) {
     case MODEL_HIERARCHICAL:
         return stages_name(&r->config);
     case MODEL_SEQUENCE:
-        return "ViTTT blocks with another mixer (LaCT or a graph), tensors not compared";
+        return "ViTTT blocks with another mixer (LaCT or a graph)";
     case MODEL_NVS:
-        return "LaCT-NVS (novel views), tensors not compared";
+        return "LaCT-NVS (novel views)";
     case MODEL_STATE:
         return "optimiser state of a training run";
     case MODEL_SCENE:
@@ -154,17 +156,75 @@ static void compare(Params *p, const SafeFile *f, Findings *faults) {
     }
 }
 
-Status recognised_check(const Recognised *r, const SafeFile *f, Findings *faults) {
-    const bool stages = r->kind == MODEL_HIERARCHICAL && r->config.depth > 0;
-    if (r->kind != MODEL_VITTT && !stages) return STATUS_OK;
-    VitttConfig c = r->config;
+static Status compare_vittt(const VitttConfig *c, const SafeFile *f, Findings *faults) {
     Params p;
     Vittt *model = NULL;
-    if (!stages) c.image_size = c.patch; /* any size that fits: no parameter depends on it */
-    params_init(&p, NULL);               /* only registered, never built: no device is needed */
-    Status s = vittt_new(&c, &p, &model);
+    params_init(&p, NULL); /* only registered, never built: no device is needed */
+    Status s = vittt_new(c, &p, &model);
     if (s == STATUS_OK) compare(&p, f, faults);
     vittt_free(model);
     params_free(&p);
     return s;
+}
+
+static Status compare_nvs(const LactNvsConfig *c, const SafeFile *f, Findings *faults) {
+    Params p;
+    LactNvs *model = NULL;
+    params_init(&p, NULL);
+    Status s = lact_nvs_new(c, &p, &model);
+    if (s == STATUS_OK) compare(&p, f, faults);
+    if (model) lact_nvs_free(model);
+    params_free(&p);
+    return s;
+}
+
+/* What the file says of a section, over the defaults. */
+static Status read_config(const SafeFile *f, Section section, Config **config) {
+    const char *text = safetensors_meta(f, "ttv.config");
+    TRY(config_new(&section, 1, config));
+    if (!text) return STATUS_OK;
+    Status s = config_read_text(*config, text, strlen(text), safetensors_path(f), true);
+    if (s != STATUS_OK) config_free(*config);
+    return s;
+}
+
+static Status check_nvs(const SafeFile *f, Findings *faults) {
+    LactNvsConfig c;
+    Config *config;
+    TRY(read_config(f, (Section){"nvs_model", lact_nvs_options, &c}, &config));
+    Status s = STATUS_OK;
+    if (!safetensors_meta(f, "ttv.config")) s = lact_nvs_config_from_weights(&c, f);
+    if (s == STATUS_OK) s = compare_nvs(&c, f, faults);
+    config_free(config);
+    return s;
+}
+
+static Status check_sequence(const SafeFile *f, Findings *faults) {
+    VitttConfig c;
+    Config *config;
+    TRY(read_config(f, (Section){"model", vittt_options, &c}, &config));
+    Status s = vittt_config_resolve(&c, config);
+    if (s == STATUS_OK) s = compare_vittt(&c, f, faults);
+    config_free(config);
+    return s;
+}
+
+static Status check_kind(const Recognised *r, const SafeFile *f, Findings *faults, bool *compared) {
+    const bool stages = r->kind == MODEL_HIERARCHICAL && r->config.depth > 0;
+    VitttConfig c = r->config;
+    *compared = true;
+    if (r->kind == MODEL_NVS) return check_nvs(f, faults);
+    if (r->kind == MODEL_SEQUENCE && safetensors_meta(f, "ttv.config"))
+        return check_sequence(f, faults);
+    if (r->kind == MODEL_VITTT) c.image_size = c.patch; /* no parameter depends on it */
+    if (r->kind == MODEL_VITTT || stages) return compare_vittt(&c, f, faults);
+    *compared = false;
+    return STATUS_OK;
+}
+
+Status recognised_check(const Recognised *r, const SafeFile *f, Findings *faults, bool *compared) {
+    const Status s = check_kind(r, f, faults, compared);
+    if (s != STATUS_DATA && s != STATUS_USAGE) return s;
+    findings_add(faults, "%s", status_message()); /* what the file says makes no model */
+    return STATUS_OK;
 }

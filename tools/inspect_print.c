@@ -152,9 +152,8 @@ static void print_verdict(const Inspection *i) {
                    i->faults.count == 1 ? "" : "s");
     else
         out_printf("  verified     %s\n",
-                   i->model.kind == MODEL_VITTT
-                       ? "every tensor of the model is there, every value is finite"
-                       : "the file is well-formed and every value is finite");
+                   i->compared ? "every tensor of the model is there, every value is finite"
+                               : "the file is well-formed and every value is finite");
 }
 
 void inspection_print(const Inspection *i, bool tensors, bool stats) {
@@ -274,6 +273,7 @@ Status inspection_json(const Inspection *i, bool tensors, bool stats, JsonWriter
     if (i->file) json_file(w, i, tensors, stats);
     if (i->verified) {
         json_pair_bool(w, "whole", i->faults.count == 0);
+        json_pair_bool(w, "compared", i->compared);
         findings_json(&i->faults, w);
     }
     json_end_object(w);

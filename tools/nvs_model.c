@@ -100,7 +100,7 @@ static Status open_weights(NvsModel *m, const char *path, const Config *user) {
     TRY(open_file(path, &file));
     Status s = describe(m, file, path, user);
     if (s == STATUS_OK) s = build(m, false);
-    if (s == STATUS_OK) s = status_context(params_load(&m->params, file, ""), "%s", path);
+    if (s == STATUS_OK) s = params_load(&m->params, file, "");
     safetensors_close(file);
     return s;
 }

@@ -87,6 +87,41 @@ run 0 train --model custom --img-size 16 --patch-size 4 --width 32 --depth 1 --h
     --max-steps 1 --no-progress --workers 1 --data-dir "$DIGITS" --set data.train_limit=64 --set data.val_limit=10 -o "$WORK/lact"
 run 0 inspect --json "$WORK/lact"
 says '"kind":"vittt_sequence"'
+for whole in "$SOURCE/data/nvs_demo.safetensors" "$WORK/lact"; do
+    run 0 inspect --verify "$whole"
+    says 'every tensor of the model is there'
+done
+run 0 inspect --verify --json other.safetensors
+says '"whole":true,"compared":false'
+if command -v python3 >/dev/null; then # without the last tensor, and described as something else
+    python3 - "$SOURCE/data/nvs_demo.safetensors" "$WORK/lact/last.safetensors" <<'PY'
+import json, struct, sys
+def change(path, out, drop, change_from, change_to):
+    b = open(path, "rb").read()
+    n = struct.unpack("<Q", b[:8])[0]
+    h = json.loads(b[8:8 + n])
+    end = len(b)
+    if drop:
+        last = max((k for k in h if k != "__metadata__"), key=lambda k: h[k]["data_offsets"][1])
+        end = 8 + n + h.pop(last)["data_offsets"][0]
+    h["__metadata__"]["ttv.config"] = h["__metadata__"]["ttv.config"].replace(change_from, change_to)
+    t = json.dumps(h).encode()
+    t += b" " * (-len(t) % 8)
+    open(out, "wb").write(struct.pack("<Q", len(t)) + t + b[8 + n:end])
+change(sys.argv[1], "short.safetensors", True, "", "")
+change(sys.argv[1], "variant.safetensors", False, "variant = base", "variant = V7")
+change(sys.argv[2], "lact_short.safetensors", True, "", "")
+PY
+    run 1 ckpt verify short.safetensors
+    says "is missing"
+    says 'NOT whole: 1 fault'
+    run 1 ckpt verify lact_short.safetensors
+    says "is missing"
+    run 1 ckpt verify variant.safetensors
+    says 'V7'
+    run 3 nvs render --checkpoint short.safetensors --data-dir "$SOURCE/data/motorcycle.tar" -o views
+    equal 'the file is named once' "$(grep -o 'short.safetensors:' err | wc -l)" 1
+fi
 run 0 inspect --json other.safetensors
 says '"kind":"unknown"'
 make block.safetensors blocks.0.mlp.fc1.weight F32 '[2,3]' 24
