@@ -1,20 +1,70 @@
 #include "tools/run_resume.h"
 
+#include <dirent.h>
 #include <string.h>
 
 #include "core/file.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "tools/cli.h"
 #include "tools/sections.h"
 
 enum { MAX_CONFIG_BYTES = 1 << 20 };
 
-static bool has_checkpoint(const char *folder) {
+enum { MAX_MANIFEST_BYTES = 1 << 20 };
+
+static bool has_file(const char *folder, const char *name) {
     char *path;
-    if (path_join(&path, folder, "last.json") != STATUS_OK) return false;
+    if (path_join(&path, folder, name) != STATUS_OK) return false;
     bool yes = file_exists(path);
     mem_free(path);
     return yes;
+}
+
+/* Training states that lie in the folder. */
+static int count_states(const char *folder) {
+    static const char end[] = ".state.safetensors";
+    char *path;
+    int count = 0;
+    if (path_join(&path, folder, "checkpoints") != STATUS_OK) return 0;
+    DIR *files = opendir(path);
+    mem_free(path);
+    if (!files) return 0;
+    for (struct dirent *e; (e = readdir(files)) != NULL;) {
+        const size_t n = strlen(e->d_name), m = strlen(end);
+        count += n > m && strcmp(e->d_name + n - m, end) == 0;
+    }
+    closedir(files);
+    return count;
+}
+
+/* The manifest of the best checkpoint becomes that of the last. */
+static Status take_best(const char *folder) {
+    char *from = NULL, *to = NULL, *text = NULL;
+    size_t size = 0;
+    Status s = path_join(&from, folder, "best.json");
+    if (s == STATUS_OK) s = path_join(&to, folder, "last.json");
+    if (s == STATUS_OK) s = file_read(from, MAX_MANIFEST_BYTES, &text, &size);
+    if (s == STATUS_OK) s = file_write_atomic(to, text, size);
+    if (s == STATUS_OK)
+        log_warn("%s has no last.json (any more): going on from its best checkpoint", folder);
+    mem_free(from);
+    mem_free(to);
+    mem_free(text);
+    return s;
+}
+
+/* --resume auto of a folder without last.json. A save that was killed as the first of all leaves
+ * the files of one step, which no manifest names, or names as the best only; more of them mean that
+ * a manifest was lost, and that beginning anew would lose a run. */
+static Status begin_or_recover(const char *folder, bool *found) {
+    *found = has_file(folder, "best.json");
+    if (*found) return output_is_mine() ? take_best(folder) : STATUS_OK;
+    if (count_states(folder) < 2) return STATUS_OK;
+    return status_set(STATUS_DATA,
+                      "%s holds checkpoints, but neither last.json nor best.json says which are "
+                      "whole: it is not begun anew; another --output does",
+                      folder);
 }
 
 /* Keys that make another network of tensors with the same shapes: nothing else would notice. */
@@ -55,10 +105,12 @@ Status run_resume_find(RunFolder *r, Config *config, const char *inherited, bool
     bool automatic = strcmp(how, "auto") == 0, last = strcmp(how, "last") == 0;
     char folder[CONFIG_TEXT];
     snprintf(folder, sizeof folder, "%s", automatic || last ? settings.run.output : how);
-    if (!has_checkpoint(folder)) {
-        if (!automatic)
-            return status_set(STATUS_USAGE, "--resume %s: %s holds no checkpoint (no last.json)",
-                              how, folder);
+    bool found = has_file(folder, "last.json");
+    if (!found && !automatic)
+        return status_set(STATUS_USAGE, "--resume %s: %s holds no checkpoint (no last.json)", how,
+                          folder);
+    if (!found) TRY(begin_or_recover(folder, &found));
+    if (!found) {
         settings.run.exist_ok = true; /* the same command, again and again, uses the same folder */
         return STATUS_OK;
     }

@@ -54,6 +54,23 @@ tells 'continuing auto at step 3'
 checks=$((checks + 1))
 [ ! -e auto-2 ] || fail '--resume auto began another folder'
 
+# ---- auto, where last.json is lost: on from the best checkpoint, never silently from the beginning ----
+kept=(train "${tiny[@]}" "${small_data[@]}" --epochs 1 --save-every 1 --resume auto -o kept)
+run 0 "${kept[@]}" --max-steps 3
+rm kept/last.json
+run 0 "${kept[@]}" --max-steps 5
+tells 'kept has no last.json (any more): going on from its best checkpoint'
+tells 'continuing kept at step 3'
+rm kept/last.json kept/best.json
+cp kept/metrics.csv as_it_was.csv
+run 3 "${kept[@]}"
+tells 'kept holds checkpoints, but neither last.json nor best.json says which are whole'
+checks=$((checks + 1))
+cmp -s kept/metrics.csv as_it_was.csv || fail 'a refused call changes metrics.csv'
+rm kept/checkpoints/step-0000000[2-9]* # as a first save leaves it that was killed
+run 0 "${kept[@]}" --max-steps 2
+says 'trained to step 2'
+
 # ---- what cannot be continued ----
 run 2 train --resume nowhere
 tells 'no checkpoint'
