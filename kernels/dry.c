@@ -98,6 +98,7 @@ DRY(vittt_dwc_backward, VitttShape s, Tensor dqkv, Grad dw3, Tensor dcat, Tensor
 DRY(newton_schulz, Tensor u, Tensor norms, Tensor g, NewtonSchulz s)
 DRY(newton_schulz_backward, Grad dg, Tensor u, Tensor du, Tensor g, Tensor norms, NewtonSchulz s)
 DRY(token_basis, Tensor q, Tensor r, Tensor inv, Tensor x)
+DRY(walsh_rows, Tensor w, Tensor energy)
 DRY(silu_heads, Tensor y, Tensor packed, int64_t at, float offset)
 DRY(silu_heads_backward, Grad dpacked, Tensor y, Tensor dy, Tensor packed, int64_t at, float offset)
 DRY(token_rates, Tensor eta, Tensor x, Tensor w, Tensor b, float shift)

@@ -68,6 +68,7 @@
     X(newton_schulz)                                                                               \
     X(newton_schulz_backward)                                                                      \
     X(token_basis)                                                                                 \
+    X(walsh_rows)                                                                                  \
     X(silu_heads)                                                                                  \
     X(silu_heads_backward)                                                                         \
     X(token_rates)                                                                                 \

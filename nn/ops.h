@@ -214,6 +214,11 @@ typedef struct LactGradients {
  * keys become silu(k)/(|silu(k)| + offset). `out`: F32, or that of packed. */
 LactGradients op_lact_write(Tape *t, Var *packed, Var *rates, Var *const w[3], float offset,
                             bool only_w1, DType out);
+/* op_lact_write, all three of them, and op_newton_schulz of what it gives as one node, for n <= e
+ * tokens, in whose span the iteration runs (ops_lact_span.c). Results as op_lact_write's; their
+ * values are not needed by the backward. */
+LactGradients op_lact_steps(Tape *t, Var *packed, Var *rates, Var *const w[3], float offset,
+                            NewtonSchulz s, DType out);
 
 /* Fast weights for the reading products, in `dtype`: gates [W0' | W2'] [B,H,e,2h], back W1'
  * [B,H,h,e]. */

@@ -2,8 +2,7 @@
  * elementwise slots can compute again from the products is not kept: keys, values and queries, and
  * all that the inner gradients and the read are products of.
  */
-#include "nn/ops.h"
-#include "nn/ops_check.h"
+#include "nn/ops_lact_parts.h"
 
 /* ---- products --------------------------------------------------------------------------- */
 
@@ -29,37 +28,14 @@ static Status sum_shared(Device *d, Grad c, Tensor a, Tensor b) {
 
 /* ---- writing ---------------------------------------------------------------------------- */
 
-typedef struct WriteSizes {
-    int64_t batch, heads, tokens, e, h;
-    DType act;
-    bool gates; /* W0 and W2 are written too */
-} WriteSizes;
-
-static int64_t written(const WriteSizes *s) {
-    return s->gates ? 3 : 1;
-}
-
-static Status take4(Tape *t, DType dtype, int64_t a, int64_t b, int64_t c, int64_t d, Tensor *out) {
-    return tape_take(t, dtype, 4, (int64_t[]){a, b, c, d}, out);
-}
-
-/* Part of e or of the gradients, which lie one behind the other: `count` from `first`, each
- * [B*H,r,c]. */
-static Tensor part4(Tensor x, int64_t first, int64_t count, int64_t each, int64_t r, int64_t c) {
-    char *data = (char *)x.data + (size_t)(first * each * r * c) * dtype_size(x.dtype);
-    return tensor_4d(data, x.dtype, count, each, r, c);
-}
-
-/* Keys, values and the weights, as the products take them; W0 beside W2. */
-typedef struct WriteOperands {
-    Tensor k, v, w02, w1;
-} WriteOperands;
-
-static Status take_tokens(Tape *t, const WriteSizes *s, Tensor packed, float offset,
-                          WriteOperands *o) {
+Status lact_take_tokens(Tape *t, const WriteSizes *s, Tensor packed, float offset,
+                        WriteOperands *o) {
     Device *d = tape_device(t);
-    TRY(take4(t, s->act, s->batch, s->heads, s->tokens, s->e, &o->k));
-    TRY(take4(t, s->act, s->batch, s->heads, s->tokens, s->e, &o->v));
+    const int64_t each = s->batch * s->heads * s->tokens * s->e;
+    TRY(take4(t, s->act, 2 * s->batch, s->heads, s->tokens, s->e, &o->tokens));
+    char *values_at = (char *)o->tokens.data + (size_t)each * dtype_size(s->act);
+    o->k = tensor_4d(o->tokens.data, s->act, s->batch, s->heads, s->tokens, s->e);
+    o->v = tensor_4d(values_at, s->act, s->batch, s->heads, s->tokens, s->e);
     const int64_t values = packed.shape[2] - s->heads * s->e; /* the last channels */
     TRY(d->k->silu_heads(d, o->k, packed, values - s->heads * s->e, offset));
     return d->k->silu_heads(d, o->v, packed, values, 0);
@@ -77,7 +53,7 @@ static Status take_weights(Tape *t, const WriteSizes *s, Var *const *w, WriteOpe
 /* G from e: gates [.., BH,e,h] = k' e, back [1,BH,h,e] = e' v. */
 static Status inner_gradients(Device *d, const WriteSizes *s, const WriteOperands *o, Tensor e,
                               Tensor gates, Tensor back) {
-    const int64_t each = s->batch * s->heads, last = written(s) - 1;
+    const int64_t each = s->batch * s->heads, last = write_parts(s) - 1;
     const Tensor k = part4(o->k, 0, 1, each, s->tokens, s->e);
     const Tensor v = part4(o->v, 0, 1, each, s->tokens, s->e);
     if (s->gates)
@@ -87,42 +63,45 @@ static Status inner_gradients(Device *d, const WriteSizes *s, const WriteOperand
                         1);
 }
 
-/* Where G0 and G2, and G1 lie in the outputs. */
-static void parts_of(const WriteSizes *s, Tensor gates, Tensor back, Tensor *first, Tensor *last) {
+void lact_parts_of(const WriteSizes *s, Tensor gates, Tensor back, Tensor *first, Tensor *last) {
     const int64_t each = s->batch * s->heads;
     *first = s->gates ? part4(gates, 0, 2, each, s->e, s->h) : tensor_none();
     *last = tensor_is_none(back) ? part4(gates, 2, 1, each, s->h, s->e)
                                  : part4(back, 0, 1, each, s->h, s->e);
 }
 
-/* saved: ac, t, w02, w1 */
-static Status write_forward(Tape *t, const WriteSizes *s, Var *const *in, float offset,
-                            Tensor gates, Tensor back, Tensor saved[4]) {
+Status lact_write_products(Tape *t, const WriteSizes *s, Var *const *in, float offset,
+                           WriteOperands *o, Tensor kept[4], Tensor *e) {
     Device *d = tape_device(t);
-    WriteOperands o;
-    Tensor e, first, last;
-    TRY(take_tokens(t, s, in[0]->value, offset, &o));
-    TRY(take_weights(t, s, in + 2, &o));
-    TRY(take4(t, s->act, s->batch, s->heads, s->tokens, 2 * s->h, &saved[0]));
-    TRY(apply_shared(d, grad_set(saved[0]), o.k, o.w02, false));
+    TRY(lact_take_tokens(t, s, in[0]->value, offset, o));
+    TRY(take_weights(t, s, in + 2, o));
+    TRY(take4(t, s->act, s->batch, s->heads, s->tokens, 2 * s->h, &kept[0]));
+    TRY(apply_shared(d, grad_set(kept[0]), o->k, o->w02, false));
     if (s->gates) {
-        TRY(take4(t, s->act, s->batch, s->heads, s->tokens, s->h, &saved[1]));
-        TRY(apply_shared(d, grad_set(saved[1]), o.v, o.w1, true));
+        TRY(take4(t, s->act, s->batch, s->heads, s->tokens, s->h, &kept[1]));
+        TRY(apply_shared(d, grad_set(kept[1]), o->v, o->w1, true));
     }
-    TRY(take4(t, s->act, written(s), s->batch * s->heads, s->tokens, s->h, &e));
-    TRY(d->k->lact_write(d, e, saved[0], saved[1], in[1]->value));
-    parts_of(s, gates, back, &first, &last);
-    TRY(inner_gradients(d, s, &o, e, first, last));
-    tape_give(t, o.k);
-    tape_give(t, o.v);
-    tape_give(t, e);
-    saved[2] = o.w02;
-    saved[3] = o.w1;
+    TRY(take4(t, s->act, write_parts(s), s->batch * s->heads, s->tokens, s->h, e));
+    TRY(d->k->lact_write(d, *e, kept[0], kept[1], in[1]->value));
+    kept[2] = o->w02;
+    kept[3] = o->w1;
     return STATUS_OK;
 }
 
-/* Gradients of G in the operands' dtype. */
-static Status as_operands(Tape *t, const WriteSizes *s, Tensor g, Tensor *out) {
+/* saved: ac, t, w02, w1 */
+static Status write_forward(Tape *t, const WriteSizes *s, Var *const *in, float offset,
+                            Tensor gates, Tensor back, Tensor saved[4]) {
+    WriteOperands o;
+    Tensor e, first, last;
+    TRY(lact_write_products(t, s, in, offset, &o, saved, &e));
+    lact_parts_of(s, gates, back, &first, &last);
+    TRY(inner_gradients(tape_device(t), s, &o, e, first, last));
+    tape_give(t, o.tokens);
+    tape_give(t, e);
+    return STATUS_OK;
+}
+
+Status lact_as_operands(Tape *t, const WriteSizes *s, Tensor g, Tensor *out) {
     Device *d = tape_device(t);
     *out = g;
     if (tensor_is_none(g) || g.dtype == s->act) return STATUS_OK;
@@ -133,7 +112,7 @@ static Status as_operands(Tape *t, const WriteSizes *s, Tensor g, Tensor *out) {
 /* e = the gradients of e: k dG0, k dG2, v dG1'. */
 static Status slopes_of_e(Device *d, const WriteSizes *s, const WriteOperands *o, Tensor e,
                           Tensor dgates, Tensor dback) {
-    const int64_t each = s->batch * s->heads, last = written(s) - 1;
+    const int64_t each = s->batch * s->heads, last = write_parts(s) - 1;
     const Tensor k = part4(o->k, 0, 1, each, s->tokens, s->e);
     const Tensor v = part4(o->v, 0, 1, each, s->tokens, s->e);
     if (s->gates)
@@ -143,21 +122,19 @@ static Status slopes_of_e(Device *d, const WriteSizes *s, const WriteOperands *o
                         true, 1);
 }
 
-/* dk, into k, and dv, into v: both have been used up. */
-static Status slopes_of_tokens(Device *d, const WriteSizes *s, const WriteOperands *o, Tensor e,
-                               Tensor dgates, Tensor dback, Tensor dac, Tensor dt) {
-    const int64_t each = s->batch * s->heads, last = written(s) - 1;
+/* dk, into k, and dv, into v, through G: both have been used up. */
+static Status slopes_by_gradients(Device *d, const WriteSizes *s, const WriteOperands *o, Tensor e,
+                                  Tensor dgates, Tensor dback) {
+    const int64_t each = s->batch * s->heads, last = write_parts(s) - 1;
     const Tensor k = part4(o->k, 0, 1, each, s->tokens, s->e);
     const Tensor v = part4(o->v, 0, 1, each, s->tokens, s->e);
-    TRY(apply_shared(d, grad_set(o->k), dac, o->w02, true));
     TRY(d->k->matmul(d, grad_set(v), part4(e, last, 1, each, s->tokens, s->h), false, dback, false,
                      1));
-    if (!s->gates) return STATUS_OK;
     /* one by one: as a sum over the two, F32 memory would be written and read in between */
-    for (int64_t j = 0; j < 2; j++)
-        TRY(d->k->matmul(d, grad_add(k), part4(e, j, 1, each, s->tokens, s->h), false,
-                         part4(dgates, j, 1, each, s->e, s->h), true, 1));
-    return apply_shared(d, grad_add(o->v), dt, o->w1, false);
+    for (int64_t j = 0; s->gates && j < 2; j++)
+        TRY(d->k->matmul(d, j ? grad_add(k) : grad_set(k), part4(e, j, 1, each, s->tokens, s->h),
+                         false, part4(dgates, j, 1, each, s->e, s->h), true, 1));
+    return STATUS_OK;
 }
 
 /* dw0 and dw2 from k' dac, dw1 from dt' v. */
@@ -182,41 +159,57 @@ static Status slopes_of_weights(Tape *t, Node *n, const WriteSizes *s, const Wri
     return tensor_is_none(dw1.t) ? STATUS_OK : sum_shared(d, dw1, dt, o->v);
 }
 
-static WriteSizes sizes_of(Var *const *in, bool only_w1) {
+Status lact_slopes_of_products(Tape *t, Node *n, const WriteSizes *s, const WriteOperands *o,
+                               Tensor e, Tensor *dac, Tensor *dt) {
+    Device *d = tape_device(t);
+    *dt = tensor_none();
+    TRY(take4(t, s->act, s->batch, s->heads, s->tokens, 2 * s->h, dac));
+    if (s->gates) TRY(take4(t, s->act, s->batch, s->heads, s->tokens, s->h, dt));
+    TRY(d->k->lact_write_backward(d, *dac, *dt, tape_grad(t, n->in[1]), e, n->saved[0], n->saved[1],
+                                  n->in[1]->value));
+    return slopes_of_weights(t, n, s, o, *dac, *dt);
+}
+
+Status lact_slopes_of_tokens(Tape *t, Node *n, const WriteSizes *s, const WriteOperands *o,
+                             Tensor dac, Tensor dt, float offset) {
+    Device *d = tape_device(t);
+    const Grad dk = s->gates ? grad_add(o->k) : grad_set(o->k);
+    TRY(apply_shared(d, dk, dac, o->w02, true));
+    if (s->gates) TRY(apply_shared(d, grad_add(o->v), dt, o->w1, false));
+    const Tensor packed = n->in[0]->value;
+    const Grad dpacked = tape_grad(t, n->in[0]);
+    TRY(d->k->silu_heads_backward(d, dpacked, tensor_none(), o->k, packed, 0, offset));
+    return d->k->silu_heads_backward(d, dpacked, tensor_none(), o->v, packed, s->heads * s->e, 0);
+}
+
+WriteSizes lact_write_sizes(Var *const *in, bool only_w1) {
     const int64_t *p = in[0]->value.shape, *w = in[2]->value.shape;
     return (WriteSizes){p[0], w[0], p[1], w[1], w[2], in[0]->value.dtype, !only_w1};
 }
 
 static Status write_backward(Tape *t, Node *n) {
     Device *d = tape_device(t);
-    const WriteSizes s = sizes_of(n->in, n->i[0]);
+    const WriteSizes s = lact_write_sizes(n->in, n->i[0]);
     const int64_t each = s.batch * s.heads;
     WriteOperands o = {.w02 = n->saved[2], .w1 = n->saved[3]};
-    Tensor gates, back = tensor_none(), dgates, dback, first, last, e, dac, dt = tensor_none();
+    Tensor gates, back = tensor_none(), dgates, dback, first, last, e, dac, dt;
     TRY(tape_grad_of(t, n->out, &gates));
     if (n->more[0]) TRY(tape_grad_of(t, n->more[0], &back));
     if (!s.gates) {
         back = gates;
         gates = tensor_none();
     }
-    TRY(as_operands(t, &s, gates, &dgates));
-    TRY(as_operands(t, &s, back, &dback));
-    parts_of(&s, dgates, dback, &first, &last);
-    TRY(take_tokens(t, &s, n->in[0]->value, n->u.f[0], &o));
-    TRY(take4(t, s.act, written(&s), each, s.tokens, s.h, &e));
+    TRY(lact_as_operands(t, &s, gates, &dgates));
+    TRY(lact_as_operands(t, &s, back, &dback));
+    lact_parts_of(&s, dgates, dback, &first, &last);
+    TRY(lact_take_tokens(t, &s, n->in[0]->value, n->u.f[0], &o));
+    TRY(take4(t, s.act, write_parts(&s), each, s.tokens, s.h, &e));
     TRY(slopes_of_e(d, &s, &o, e, first, last));
-    TRY(take4(t, s.act, s.batch, s.heads, s.tokens, 2 * s.h, &dac));
-    if (s.gates) TRY(take4(t, s.act, s.batch, s.heads, s.tokens, s.h, &dt));
-    TRY(d->k->lact_write_backward(d, dac, dt, tape_grad(t, n->in[1]), e, n->saved[0], n->saved[1],
-                                  n->in[1]->value));
-    TRY(slopes_of_weights(t, n, &s, &o, dac, dt));
-    TRY(slopes_of_tokens(d, &s, &o, e, first, last, dac, dt));
-    const Grad dpacked = tape_grad(t, n->in[0]);
-    TRY(d->k->silu_heads_backward(d, dpacked, tensor_none(), o.k, n->in[0]->value, 0, n->u.f[0]));
-    TRY(d->k->silu_heads_backward(d, dpacked, tensor_none(), o.v, n->in[0]->value, s.heads * s.e,
-                                  0));
-    const Tensor mine[] = {o.k, o.v, e, dac, dt};
-    for (int i = 0; i < 5; i++) tape_give(t, mine[i]);
+    TRY(lact_slopes_of_products(t, n, &s, &o, e, &dac, &dt));
+    TRY(slopes_by_gradients(d, &s, &o, e, first, last));
+    TRY(lact_slopes_of_tokens(t, n, &s, &o, dac, dt, n->u.f[0]));
+    const Tensor mine[] = {o.tokens, e, dac, dt};
+    for (int i = 0; i < 4; i++) tape_give(t, mine[i]);
     if (dgates.data != gates.data) tape_give(t, dgates);
     if (dback.data != back.data) tape_give(t, dback);
     return STATUS_OK;
@@ -230,8 +223,7 @@ static bool weights_fit(Var *const *w) {
            b.shape[1] == a.shape[2] && b.shape[2] == a.shape[1];
 }
 
-/* Without gradients, packed may have channels of queries in front. */
-static bool write_fits(Var *const *in, bool exact) {
+bool lact_write_fits(Var *const *in, bool exact) {
     const Tensor p = in[0]->value, r = in[1]->value;
     const int64_t heads = in[2]->value.shape[0], e = in[2]->value.shape[1];
     return weights_fit(in + 2) && p.rank == 3 && op_is_act(p.dtype) &&
@@ -248,12 +240,12 @@ LactGradients op_lact_write(Tape *t, Var *packed, Var *rates, Var *const w[3], f
                             bool only_w1, DType out_type) {
     Var *in[] = {packed, rates, w[0], w[1], w[2]};
     if (!op_ready(t, "lact_write", 5, in)) return gradients_of(tape_poison(t));
-    if (!write_fits(in, tape_recording(t)) ||
+    if (!lact_write_fits(in, tape_recording(t)) ||
         (out_type != DTYPE_F32 && out_type != packed->value.dtype))
         return gradients_of(op_refuse(t, "lact_write", 5, in,
                                       "[B, n, 2d], F32 [B, n, 3H], F32 w0 and w2 [H, e, h], w1 "
                                       "[H, h, e]"));
-    const WriteSizes s = sizes_of(in, only_w1);
+    const WriteSizes s = lact_write_sizes(in, only_w1);
     const bool joined = s.gates && s.e == s.h;
     LactGradients g = {0};
     if (s.gates)

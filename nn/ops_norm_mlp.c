@@ -117,7 +117,7 @@ Var *op_norm_mlp(Tape *t, Var *x, Var *norm_w, Var *norm_b, float eps, Var *w1, 
     Node *n = s == STATUS_OK ? tape_record(t, "norm_mlp", norm_mlp_backward, y, INPUTS, in) : NULL;
     const TapeThrift thrift = tape_thrift(t);
     const bool kept[] = {true, true, thrift < TAPE_FRUGAL, thrift == TAPE_LAVISH};
-    for (int i = 0; i < NODE_SAVED && s == STATUS_OK; i++) {
+    for (size_t i = 0; i < sizeof kept / sizeof *kept && s == STATUS_OK; i++) {
         if (n && kept[i])
             n->saved[i] = saved[i];
         else

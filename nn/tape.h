@@ -32,7 +32,7 @@ typedef struct Var {
 } Var;
 
 #define NODE_INPUTS 8
-#define NODE_SAVED  4
+#define NODE_SAVED  9
 #define NODE_MORE   2
 
 /* A part of a model as a function of one value; `user` must live until the backward. */
@@ -54,6 +54,10 @@ struct Node {
         float f[4];
         VitttShape vittt;
         NewtonSchulz newton_schulz;
+        struct {
+            NewtonSchulz steps;
+            float offset;
+        } lact;
         struct {
             TapeBlock block;
             void *user;

@@ -46,6 +46,7 @@ static Status add_block(LactNvsBlock *b, Params *p, const LactNvsConfig *c, int6
     b->k_norm_w = add_vector(p, f[0], "k_norm.weight", c->head_width);
     b->norm_w[1] = add_vector(p, norm[1], "ln.weight", d);
     TRY(lact_register(&b->ttt, p, f[1], d, c->fast_heads, c->inter_multi, variant, proj));
+    b->ttt.span = c->span ? LACT_SPAN_AUTO : LACT_SPAN_NEVER;
     b->norm_w[2] = add_vector(p, norm[2], "ln.weight", d);
     b->fc_w = add_matrix(p, f[2], "c_fc.weight", 4 * d, d, 0.02f);
     b->fc_proj_w = add_matrix(p, f[2], "c_proj.weight", d, 4 * d, proj);

@@ -27,6 +27,7 @@ typedef struct LactNvsConfig {
     double pose_margin;
     bool recompute; /* training keeps the input of each block only */
     bool frugal;    /* training computes hidden values of the MLPs again, but for the last blocks */
+    bool span;      /* Newton-Schulz in the span of the writing tokens where that is less work */
 } LactNvsConfig;
 extern const Option lact_nvs_options[];
 

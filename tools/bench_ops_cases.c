@@ -134,6 +134,9 @@ static Status run_token_basis(OpRun *r) {
     r->flops = (double)tensor_count(x) * n * 2.0 + 2.0 / 3.0 * (double)x.shape[0] * n * n * n;
     return r->k->token_basis(r->device, r->t[0], r->t[1], r->t[2], x);
 }
+static Status run_walsh_rows(OpRun *r) {
+    return r->k->walsh_rows(r->device, r->t[0], r->t[1]);
+}
 
 /* ---- LaCT fast-weight layer ---- */
 static Status run_silu_heads(OpRun *r) {
@@ -321,6 +324,7 @@ static const OpCase fused[] = {
     {"newton_schulz_backward", "fast weights of a batch", "a:ZEE f:ZEE a:ZEE f:Z",
      run_newton_schulz_backward},
     {"token_basis", "writing tokens", "a:SwE a:Sww a:Sww a:SwE", run_token_basis},
+    {"walsh_rows", "by energy", "a:Sww f:Sw", run_walsh_rows},
     {"silu_heads", "queries", "a:11TE a:1TE", run_silu_heads},
     {"silu_heads_backward", "queries", "a:1TE a:11TE a:1TE a:11TE", run_silu_heads_backward},
     {"token_rates", "writing tokens", "f:Q3 a:QE f:3E f:3", run_token_rates},

@@ -73,14 +73,33 @@ static bool input_fits(const LactLayer *m, Tape *t, const Var *x, int64_t writin
     return false;
 }
 
+/* In BF16 it costs a basis of the tokens and products with it; few matrices do not fill a card. Not
+ * by the device, so that plans, cards and the CPU agree. */
+#define SPAN_MATRICES 16 /* keys' and values' */
+#define SPAN_MULTIPLE 64
+
+static bool writes_in_span(const LactLayer *m, const Var *x) {
+    const int64_t n = x->value.shape[1], e = m->width / m->heads;
+    if (m->span == LACT_SPAN_NEVER || m->variant.only_w1) return false;
+    if (m->span == LACT_SPAN_ALWAYS) return true;
+    return x->value.dtype == DTYPE_BF16 && 4 * n <= 3 * e && n % SPAN_MULTIPLE == 0 &&
+           e % SPAN_MULTIPLE == 0 && 2 * x->value.shape[0] * m->heads >= SPAN_MATRICES;
+}
+
 /* Steps U of the tokens x, whose keys and values before silu are the last channels of packed. */
 static LactGradients write_steps(const LactLayer *m, Tape *t, Var *x, Var *packed) {
     const LactVariant *v = &m->variant;
     const DType inner = x->value.dtype;
     Var *rates = op_token_rates(t, x, m->rate_w, m->rate_b, LACT_RATE_SHIFT);
+    const NewtonSchulz steps = newton_schulz_fixed(NEWTON_SCHULZ_STEPS, inner == DTYPE_BF16);
+    if (writes_in_span(m, x)) {
+        const LactGradients u =
+            op_lact_steps(t, packed, rates, m->w, LACT_UNIT_OFFSET, steps, inner);
+        tape_drop(t, rates);
+        return u;
+    }
     LactGradients g = op_lact_write(t, packed, rates, m->w, LACT_UNIT_OFFSET, v->only_w1, inner);
     tape_drop(t, rates);
-    const NewtonSchulz steps = newton_schulz_fixed(NEWTON_SCHULZ_STEPS, inner == DTYPE_BF16);
     LactGradients u = {0};
     if (g.gates) u.gates = op_newton_schulz(t, g.gates, steps, inner);
     if (g.gates) tape_drop(t, g.gates);

@@ -52,11 +52,17 @@ typedef struct LactTrace {
     int64_t writing;
 } LactTrace;
 
+/* Where Newton-Schulz of a writing layer runs (nn/ops_lact_span.c): in the span of the tokens where
+ * that is less work, in BF16 alone; of all inner gradients; or always in the span, which takes no
+ * more tokens than e. */
+typedef enum LactSpan { LACT_SPAN_AUTO, LACT_SPAN_NEVER, LACT_SPAN_ALWAYS } LactSpan;
+
 typedef struct LactLayer {
     int64_t width, heads, inter_multi;
     Var *w[3], *qkv_w, *proj_w, *rate_w, *rate_b, *norm_w;
     LactVariant variant;
-    bool composed;         /* the reference form, also where there is a fused one */
+    bool composed; /* the reference form, also where there is a fused one */
+    LactSpan span;
     int64_t steps;         /* inner steps; 0: 1. More than one has the composed form alone */
     LactTrace *trace;      /* optional, the caller's */
     const QuerySwap *swap; /* optional, the caller's, not QUERY_KEYS, which is variant.query_is_key:

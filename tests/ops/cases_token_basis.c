@@ -68,6 +68,42 @@ static void token_basis_body(Run *r) {
     }
 }
 
+/* Energies of a few values, so that some are equal. */
+static double energy_value(int64_t i, void *user) {
+    (void)i;
+    return floor(8.0 * random_uniform(user)) * 0.25;
+}
+
+static double walsh(int64_t i, int64_t j, int64_t n) {
+    const int64_t run = n & -n;
+    if (i / run != j / run) return 0.0;
+    int bits = 0;
+    for (int64_t both = i & j & (run - 1); both; both >>= 1) bits += (int)(both & 1);
+    return (bits % 2 ? -1.0 : 1.0) / sqrt((double)run);
+}
+
+/* p: matrices, n, 1 with energies. */
+static void walsh_rows_body(Run *r) {
+    const int64_t g = r->p[0], n = r->p[1];
+    Tensor energy = tensor_none();
+    if (r->p[2] == 1) energy = input_of(r, "energy", DTYPE_F32, SHAPE(g, n), energy_value, r);
+    Tensor w = output(r, "w", r->act, SHAPE(g, n, n));
+    CALL(r, walsh_rows, w, energy);
+    if (!r->reference) return;
+    double *e = expected(r, w);
+    for (int64_t i = 0; i < g; i++) {
+        for (int64_t t = 0; t < n; t++) {
+            int64_t place = r->p[2] == 1 ? 0 : t;
+            for (int64_t s = 0; r->p[2] == 1 && s < n; s++) {
+                const double mine = values(r, energy)[i * n + t],
+                             other = values(r, energy)[i * n + s];
+                place += other > mine || (other == mine && s < t);
+            }
+            for (int64_t j = 0; j < n; j++) e[(i * n + place) * n + j] = walsh(t, j, n);
+        }
+    }
+}
+
 /* F32 results have the condition of the rows in their last digits, BF16 results one rounding. */
 #define BOTH(...)                                                                                  \
     {"token_basis", token_basis_body, {__VA_ARGS__}, IN_F32, 20}, {                                \
@@ -87,5 +123,12 @@ const OpCase cases_token_basis[] = {
     BOTH(1, 192, 320),
     {"token_basis", token_basis_body, {1, 512, 768}, IN_BF16, 1},
     {"token_basis", token_basis_body, {64, 512, 768}, IN_BF16 | ONLY_BENCH, 0},
+    {"walsh_rows", walsh_rows_body, {1, 1, 0}, IN_BOTH, 1},
+    {"walsh_rows", walsh_rows_body, {2, 7, 1}, IN_BOTH, 1},
+    {"walsh_rows", walsh_rows_body, {3, 24, 1}, IN_BOTH, 1},
+    {"walsh_rows", walsh_rows_body, {2, 64, 0}, IN_BOTH, 1},
+    {"walsh_rows", walsh_rows_body, {5, 192, 1}, IN_BOTH, 1},
+    {"walsh_rows", walsh_rows_body, {2, 512, 1}, IN_BOTH, 1},
+    {"walsh_rows", walsh_rows_body, {64, 512, 1}, IN_BF16 | ONLY_BENCH, 0},
     {0},
 };

@@ -1,0 +1,106 @@
+/* Writing in the span of the tokens: the same layer as with whole inner gradients, and its
+ * gradients are slopes. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "lact_fixture.h"
+
+enum { PARTS = 10 }; /* gradients of eight parameters and of x, and y */
+
+/* sum(y dy) with y = layer + x. */
+static void results(Layer *l, LactSpan span, double *out[PARTS]) {
+    Tape *t = l->tape;
+    l->lact.span = span;
+    params_begin_step(&l->params);
+    tape_reset(t, true);
+    Var *x = layer_input(l, l->x, l->tokens);
+    const int64_t shape[] = {l->batch, l->tokens, l->width};
+    Tensor dy = push_floats(t, l->dy, DTYPE_F32, 3, shape);
+    Var *y = lact_forward(&l->lact, t, x, l->writing, x, NULL);
+    Var *loss = sum_of_products(t, y, dy);
+    check_ok(tape_status(t));
+    out[9] = pull_doubles(l->device, y->value);
+    check_ok(tape_backward(t, loss, 1));
+    check_ok(params_finish_grads(&l->params));
+    for (int k = 0; k < 8; k++) out[k] = pull_doubles(l->device, l->params.items[k]->var.grad);
+    out[8] = pull_doubles(l->device, x->grad);
+}
+
+static void free_results(double *out[PARTS]) {
+    for (int k = 0; k < PARTS; k++) free(out[k]);
+}
+
+static void check_form(const char *variant, int64_t inter_multi, int64_t writing, DType act,
+                       double limit) {
+    Layer l;
+    layer_open(&l, 1, inter_multi, variant, act);
+    l.writing = writing;
+    double *a[PARTS], *b[PARTS];
+    results(&l, LACT_SPAN_ALWAYS, a);
+    results(&l, LACT_SPAN_NEVER, b);
+    for (int k = 0; k < PARTS; k++) {
+        const int64_t n = k < 8 ? tensor_count(l.params.items[k]->master) : layer_count(&l);
+        /* the rates' bias: what is left of terms of the size of their weights' gradient */
+        const double floor = k == 6 ? norm_of(b[5], 3 * l.lact.heads * l.width) : 0;
+        const double error = relative(a[k], b[k], n, floor);
+        if (!(error < limit))
+            print_error("%s, %d, %d tokens: result %d is off by %g\n", variant, (int)inter_multi,
+                        (int)writing, k, error);
+        assert_true(error < limit);
+    }
+    free_results(a);
+    free_results(b);
+    layer_close(&l);
+}
+
+static void span_is_whole(void **state) {
+    (void)state;
+    const char *const variants[] = {"base", "V2", "ascent", "query_is_key"};
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
+        for (int64_t inter_multi = 1; inter_multi <= 2; inter_multi++)
+            for (int64_t writing = 2; writing <= 8; writing += 3)
+                check_form(variants[i], inter_multi, writing, DTYPE_F32, 2e-3);
+}
+
+/* Distances of results 0 to 9 in BF16 from those of whole gradients in F32, root mean square. */
+static double distance(LactSpan span, int64_t inter_multi) {
+    Layer exact, rounded;
+    double *a[PARTS], *b[PARTS], sum = 0;
+    layer_open(&exact, 1, inter_multi, "base", DTYPE_F32);
+    layer_open(&rounded, 1, inter_multi, "base", DTYPE_BF16);
+    results(&exact, LACT_SPAN_NEVER, a);
+    results(&rounded, span, b);
+    for (int k = 0; k < PARTS; k++) {
+        const int64_t n = k < 8 ? tensor_count(exact.params.items[k]->master) : layer_count(&exact);
+        const double floor = k == 6 ? norm_of(a[5], 3 * exact.lact.heads * exact.width) : 0;
+        const double error = relative(b[k], a[k], n, floor);
+        sum += error * error / PARTS;
+    }
+    free_results(a);
+    free_results(b);
+    layer_close(&exact);
+    layer_close(&rounded);
+    return sqrt(sum);
+}
+
+static void span_rounds_no_more(void **state) {
+    (void)state;
+    for (int64_t inter_multi = 1; inter_multi <= 2; inter_multi++) {
+        const double whole = distance(LACT_SPAN_NEVER, inter_multi);
+        const double span = distance(LACT_SPAN_ALWAYS, inter_multi);
+        print_message("BF16 is off by %.3f, in the span by %.3f\n", whole, span);
+        assert_true(span < 1.5 * whole && whole < 0.5);
+    }
+}
+
+int main(void) {
+    device_set_threads(1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(span_is_whole),
+        cmocka_unit_test(span_rounds_no_more),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
