@@ -169,6 +169,16 @@ static Var *lact_write_apart(Tape *t, Var *const *in) {
 static Var *lact_write_last(Tape *t, Var *const *in) {
     return op_lact_write(t, in[0], in[1], in + 2, 0.01f, true, in[0]->value.dtype).back;
 }
+static const NewtonSchulz two_steps = {.steps = 2,
+                                       .triple = {{2.0f, -1.5f, 0.5f}, {1.5f, -1.0f, 0.4f}}};
+static Var *lact_steps(Tape *t, Var *const *in) {
+    return op_lact_steps(t, in[0], in[1], in + 2, 0.01f, two_steps, DTYPE_F32).gates;
+}
+static Var *lact_steps_apart(Tape *t, Var *const *in) {
+    const LactGradients u =
+        op_lact_steps(t, in[0], in[1], in + 2, 0.01f, two_steps, in[0]->value.dtype);
+    return op_matmul(t, u.gates, false, u.back, false, 1, DTYPE_F32);
+}
 static Var *lact_step(Tape *t, Var *const *in) {
     const LactGradients u = {in[0], in[4]};
     const LactWeights w = op_lact_step(t, u, in + 1, -1, 0, DTYPE_F32);
@@ -287,6 +297,14 @@ static const GradientCase others[] = {
     CASE("lact_write", "W1 alone", lact_write_last,
          {ACT(1, 2, 5, 8), PLAIN(1, 2, 5, 3), PLAIN(0.7, 1, 4, 6), FIXED(0.7, 1, 6, 4),
           PLAIN(0.7, 1, 4, 6)},
+         .step = 0.02),
+    CASE("lact_steps", "square", lact_steps,
+         {ACT(1, 2, 3, 16), PLAIN(1, 2, 3, 6), PLAIN(0.7, 2, 4, 4), PLAIN(0.7, 2, 4, 4),
+          PLAIN(0.7, 2, 4, 4)},
+         .step = 0.005),
+    CASE("lact_steps", "oblong", lact_steps_apart,
+         {ACT(1, 1, 4, 10), PLAIN(1, 1, 4, 3), PLAIN(0.7, 1, 5, 6), PLAIN(0.7, 1, 6, 5),
+          PLAIN(0.7, 1, 5, 6)},
          .step = 0.02),
     {.op = "lact_step",
      .variant = "no norm",

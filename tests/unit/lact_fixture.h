@@ -15,11 +15,11 @@ typedef struct Layer {
     float *x, *dy;
 } Layer;
 
-static inline void layer_open(Layer *l, int64_t heads, int64_t inter_multi, const char *variant,
-                              DType act) {
+/* Batch, tokens, writing and width stand in l already. */
+static inline void layer_open_on(Layer *l, const char *device, int64_t heads, int64_t inter_multi,
+                                 const char *variant, DType act) {
     LactVariant v;
-    *l = (Layer){.batch = 2, .tokens = 9, .writing = 6, .width = 8};
-    check_ok(device_open("cpu", &l->device));
+    check_ok(device_open(device, &l->device));
     params_init(&l->params, l->device);
     check_ok(lact_variant_by_name(variant, &v));
     check_ok(lact_register(&l->lact, &l->params, "f.", l->width, heads, inter_multi, v, 0.3f));
@@ -32,6 +32,12 @@ static inline void layer_open(Layer *l, int64_t heads, int64_t inter_multi, cons
     l->dy = malloc(sizeof(float) * (size_t)n);
     fill_normal(l->x, n, 100, 1);
     fill_normal(l->dy, n, 101, 1);
+}
+
+static inline void layer_open(Layer *l, int64_t heads, int64_t inter_multi, const char *variant,
+                              DType act) {
+    *l = (Layer){.batch = 2, .tokens = 9, .writing = 6, .width = 8};
+    layer_open_on(l, "cpu", heads, inter_multi, variant, act);
 }
 
 static inline void layer_close(Layer *l) {

@@ -96,11 +96,52 @@ static void span_rounds_no_more(void **state) {
     }
 }
 
+/* Sizes that take the span by themselves in BF16; parameters small, as a model's. */
+static void open_large(Layer *l, const char *device, DType act) {
+    *l = (Layer){.batch = 8, .tokens = 160, .writing = 128, .width = 192};
+    layer_open_on(l, device, 1, 1, "base", act);
+    params_fill_normal(&l->params, 0.08);
+}
+
+/* A card and the CPU, both in BF16, each against the CPU in F32; the same bits twice. */
+static void card_is_cpu(void **state) {
+    (void)state;
+    Layer l[3];
+    double *a[3][PARTS], *again[PARTS];
+    Device *card;
+    if (device_open("cuda", &card) != STATUS_OK) {
+        print_message("skipped: %s\n", status_message());
+        return;
+    }
+    device_close(card);
+    open_large(&l[0], "cpu", DTYPE_F32);
+    open_large(&l[1], "cpu", DTYPE_BF16);
+    open_large(&l[2], "cuda", DTYPE_BF16);
+    results(&l[0], LACT_SPAN_NEVER, a[0]);
+    for (int i = 1; i < 3; i++) results(&l[i], LACT_SPAN_AUTO, a[i]);
+    results(&l[2], LACT_SPAN_ALWAYS, again);
+    for (int k = 0; k < PARTS; k++) {
+        const int64_t n = k < 8 ? tensor_count(l[0].params.items[k]->master) : layer_count(&l[0]);
+        const double floor = k == 6 ? norm_of(a[0][5], 3 * l[0].width) : 0;
+        const double cpu = relative(a[1][k], a[0][k], n, floor);
+        const double there = relative(a[2][k], a[0][k], n, floor);
+        print_message("result %d: CPU off by %.4f, card by %.4f\n", k, cpu, there);
+        assert_true(there < 1.3 * cpu + 5e-3);
+        assert_memory_equal(a[2][k], again[k], sizeof(double) * (size_t)n);
+    }
+    for (int i = 0; i < 3; i++) {
+        free_results(a[i]);
+        layer_close(&l[i]);
+    }
+    free_results(again);
+}
+
 int main(void) {
     device_set_threads(1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(span_is_whole),
         cmocka_unit_test(span_rounds_no_more),
+        cmocka_unit_test(card_is_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
