@@ -125,42 +125,13 @@ static void inference_gives_memory_back(void **state) {
 
 /* ---- training ------------------------------------------------------------------------------- */
 
-/* Loss on one batch of random colours before each of `steps` steps; the last one returns. */
-static double overfit(LactNvsConfig c, DType act, int steps) {
-    Model m;
-    AdamW optim;
-    double loss = 0;
-    model_open(&m, c, act);
-    check_ok(adamw_init(&optim, &m.params, (AdamWOptions){0.9f, 0.95f, 1e-8f, 0.05f, 1.0f, 4.0f}));
-    const int64_t shape[] = {m.batch, 2 * lact_nvs_view_tokens(m.nvs), 48};
-    const int64_t n = shape[0] * shape[1] * shape[2];
-    float *want = malloc(sizeof *want * (size_t)n);
-    Rng r = rng_stream(7, RNG_TEST, 55, 0);
-    for (int64_t i = 0; i < n; i++) want[i] = (float)rng_range(&r, 0.1, 0.9);
-    for (int s = 0; s < steps; s++) {
-        params_begin_step(&m.params);
-        tape_reset(m.tape, true);
-        Tensor target = push_floats(m.tape, want, DTYPE_F32, 3, shape);
-        Var *rgb = lact_nvs_forward(m.nvs, m.tape, view_input(&m, 0, m.views), m.inputs, NULL);
-        Var *error = op_mse(m.tape, rgb, target);
-        check_ok(tape_status(m.tape));
-        double *value = pull_doubles(m.device, error->value);
-        loss = value[0];
-        free(value);
-        check_ok(tape_backward(m.tape, error, 1));
-        check_ok(params_finish_grads(&m.params));
-        check_ok(adamw_step(&optim, 1e-2));
-    }
-    free(want);
-    model_close(&m);
-    return loss;
-}
+static const Model USUAL = {.batch = 2, .views = 5, .inputs = 3};
 
 /* Colours between 0.1 and 0.9 have the variance 0.053. */
 static void one_batch_is_learnt(void **state) {
     (void)state;
-    const double f32 = overfit(tiny(2, "base"), DTYPE_F32, 120);
-    const double bf16 = overfit(tiny(2, "base"), DTYPE_BF16, 120);
+    const double f32 = model_overfit(USUAL, tiny(2, "base"), DTYPE_F32, 120);
+    const double bf16 = model_overfit(USUAL, tiny(2, "base"), DTYPE_BF16, 120);
     if (!(f32 < 0.01 && bf16 < 0.01)) print_error("loss %g, bf16 %g\n", f32, bf16);
     assert_true(f32 < 0.01 && bf16 < 0.01);
 }
@@ -168,7 +139,7 @@ static void one_batch_is_learnt(void **state) {
 static void every_variant_learns(void **state) {
     (void)state;
     for (int i = 1; lact_variant_name(i); i++) {
-        const double loss = overfit(tiny(1, lact_variant_name(i)), DTYPE_F32, 60);
+        const double loss = model_overfit(USUAL, tiny(1, lact_variant_name(i)), DTYPE_F32, 60);
         if (!(loss < 0.04)) print_error("%s: loss %g\n", lact_variant_name(i), loss);
         assert_true(loss < 0.04);
     }
@@ -177,9 +148,9 @@ static void every_variant_learns(void **state) {
 static void recomputing_changes_no_bit(void **state) {
     (void)state;
     LactNvsConfig c = tiny(2, "base");
-    const double kept = overfit(c, DTYPE_F32, 5);
+    const double kept = model_overfit(USUAL, c, DTYPE_F32, 5);
     c.recompute = true;
-    assert_true(overfit(c, DTYPE_F32, 5) == kept);
+    assert_true(model_overfit(USUAL, c, DTYPE_F32, 5) == kept);
 }
 
 /* ---- out of memory -------------------------------------------------------------------------- */

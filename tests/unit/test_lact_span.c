@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "lact_fixture.h"
+#include "lact_nvs_fixture.h"
 
 enum { PARTS = 10 }; /* gradients of eight parameters and of x, and y */
 
@@ -136,12 +137,64 @@ static void card_is_cpu(void **state) {
     free_results(again);
 }
 
+/* One view of 64 tokens writes, of width 128. */
+static LactNvsConfig model_in_span(void) {
+    LactNvsConfig c = tiny(2, "base");
+    c.height = c.view_width = 32;
+    c.width = 128;
+    c.head_width = 64;
+    c.fast_heads = 1;
+    c.span = true;
+    return c;
+}
+
+static void models_learn_alike(void **state) {
+    (void)state;
+    const Model sizes = {.batch = 8, .views = 2, .inputs = 1};
+    LactNvsConfig c = model_in_span();
+    const double span = model_overfit(sizes, c, DTYPE_BF16, 8);
+    c.recompute = true;
+    assert_true(model_overfit(sizes, c, DTYPE_BF16, 8) == span);
+    c.recompute = c.span = false;
+    const double whole = model_overfit(sizes, c, DTYPE_BF16, 8);
+    const double exact = model_overfit(sizes, c, DTYPE_F32, 8);
+    print_message("loss after 8 steps: F32 %.5f, BF16 %.5f, in the span %.5f\n", exact, whole,
+                  span);
+    assert_true(span != whole); /* the rule took it */
+    assert_true(fabs(span - exact) < 0.1 * exact);
+}
+
+static void a_pass_may_run_out_of_memory(void **state) {
+    (void)state;
+    int refused = 0;
+    for (int64_t n = 1;; n++) {
+        Model m = {.batch = 8, .views = 2, .inputs = 1};
+        LactNvsConfig c = model_in_span();
+        c.layers = 1;
+        model_open_of(&m, c, DTYPE_BF16);
+        tape_reset(m.tape, true);
+        Var *x = view_input(&m, 0, m.views);
+        mem_fail_at(n);
+        lact_nvs_forward(m.nvs, m.tape, x, m.inputs, NULL);
+        const Status s = tape_status(m.tape);
+        const bool failed = !mem_fail_pending();
+        mem_fail_at(0);
+        assert_true(s == STATUS_OK || (failed && s == STATUS_MEMORY));
+        refused += s == STATUS_MEMORY;
+        model_close(&m);
+        if (!failed) break;
+    }
+    assert_true(refused > 2);
+}
+
 int main(void) {
     device_set_threads(1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(span_is_whole),
         cmocka_unit_test(span_rounds_no_more),
         cmocka_unit_test(card_is_cpu),
+        cmocka_unit_test(models_learn_alike),
+        cmocka_unit_test(a_pass_may_run_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
