@@ -65,6 +65,13 @@ typedef struct NewtonSchulz {
 #define TOKEN_SHIFT 1e-5f
 #define TOKEN_LEAST 1e-10f
 
+/* Most rows that one run of a Walsh matrix mixes (slots walsh_rows, walsh_energy). */
+#define WALSH_RUN 512
+static inline int64_t walsh_run(int64_t n) {
+    const int64_t run = n & -n;
+    return run < WALSH_RUN ? run : WALSH_RUN;
+}
+
 /* A matrix of fast weights in a step, and in its backward (slots weight_step). */
 #define WEIGHT_PARTS 3
 typedef struct WeightStep {

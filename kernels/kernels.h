@@ -301,11 +301,13 @@ struct Kernels {
      * yet; then rounded to act. Above their diagonals r and inv are 0. */
     Status (*token_basis)(Device *d, Tensor q, Tensor r, Tensor inv, Tensor x);
 
-    /* w[G,n,n] (act): rows of the Walsh matrix, which is orthogonal: with p the largest power of 2
-     * that divides n, (-1)^(bits of i and j) / sqrt(p) in row i and column j of one run of p, else
-     * 0. With energy[G,n], F32 and not negative, they stand in the order of falling energy, equal
-     * ones as they are; none: as they are. */
+    /* w[G,n,n] (act): rows of the Walsh matrix, which is orthogonal: with p the largest power of 2,
+     * WALSH_RUN at most, that divides n, (-1)^(bits of i and j) / sqrt(p) in row i and column j of
+     * one run of p, else 0; in the order of falling energy[G,n], F32 and not negative, equal ones
+     * as they are. */
     Status (*walsh_rows)(Device *d, Tensor w, Tensor energy);
+    /* energy[G,n] F32 = |(W x)_i|^2 with rows x[G,n,c] (act) and W as of walsh_rows, unsorted. */
+    Status (*walsh_energy)(Device *d, Tensor energy, Tensor x);
 
     /* ---- LaCT fast-weight layer (lact_nvs.md 3.3, 4, 5) -------------------------------------- */
     /* e = d/H of the layer's width d by heads H; h hidden; n writing tokens. [A|B] is one matrix of

@@ -69,6 +69,7 @@
     X(newton_schulz_backward)                                                                      \
     X(token_basis)                                                                                 \
     X(walsh_rows)                                                                                  \
+    X(walsh_energy)                                                                                \
     X(silu_heads)                                                                                  \
     X(silu_heads_backward)                                                                         \
     X(token_rates)                                                                                 \

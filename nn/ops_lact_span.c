@@ -34,19 +34,12 @@ static Tensor part3(Tensor x, int64_t first, int64_t count, int64_t each, int64_
  * w x. */
 static Status mix_tokens(Tape *t, Tensor w, Tensor mixed, Tensor x) {
     Device *d = tape_device(t);
-    const int64_t groups = x.shape[0], n = x.shape[1];
-    Tensor walsh, energy;
-    TRY(take3(t, x.dtype, 1, n, n, &walsh));
-    TRY(tape_take(t, DTYPE_F32, 2, (int64_t[]){groups, n}, &energy));
-    TRY(d->k->walsh_rows(d, walsh, tensor_none()));
-    TRY(d->k->matmul(d, grad_set(mixed), walsh, false, x, false, 1));
-    TRY(d->k->row_dot(d, grad_set(tensor_view(energy, 1, (int64_t[]){groups * n})), op_rows(mixed),
-                      op_rows(mixed)));
+    Tensor energy;
+    TRY(tape_take(t, DTYPE_F32, 2, x.shape, &energy));
+    TRY(d->k->walsh_energy(d, energy, x));
     TRY(d->k->walsh_rows(d, w, energy));
-    TRY(d->k->matmul(d, grad_set(mixed), w, false, x, false, 1));
-    tape_give(t, walsh);
     tape_give(t, energy);
-    return STATUS_OK;
+    return d->k->matmul(d, grad_set(mixed), w, false, x, false, 1);
 }
 
 /* q, r and inv of keys and values, which lie one behind the other. */

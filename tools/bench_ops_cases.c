@@ -137,6 +137,9 @@ static Status run_token_basis(OpRun *r) {
 static Status run_walsh_rows(OpRun *r) {
     return r->k->walsh_rows(r->device, r->t[0], r->t[1]);
 }
+static Status run_walsh_energy(OpRun *r) {
+    return r->k->walsh_energy(r->device, r->t[0], r->t[1]);
+}
 
 /* ---- LaCT fast-weight layer ---- */
 static Status run_silu_heads(OpRun *r) {
@@ -325,6 +328,7 @@ static const OpCase fused[] = {
      run_newton_schulz_backward},
     {"token_basis", "writing tokens", "a:SwE a:Sww a:Sww a:SwE", run_token_basis},
     {"walsh_rows", "by energy", "a:Sww f:Sw", run_walsh_rows},
+    {"walsh_energy", "writing tokens", "f:Sw a:SwE", run_walsh_energy},
     {"silu_heads", "queries", "a:11TE a:1TE", run_silu_heads},
     {"silu_heads_backward", "queries", "a:1TE a:11TE a:1TE a:11TE", run_silu_heads_backward},
     {"token_rates", "writing tokens", "f:Q3 a:QE f:3E f:3", run_token_rates},

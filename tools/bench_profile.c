@@ -167,6 +167,7 @@ static Status leave(Device *d, int slot, double start, Status s) {
       (d, dg, u, du, g, norms, s))                                                                 \
     X(token_basis, (Device * d, Tensor q, Tensor r, Tensor inv, Tensor x), (d, q, r, inv, x))      \
     X(walsh_rows, (Device * d, Tensor w, Tensor energy), (d, w, energy))                           \
+    X(walsh_energy, (Device * d, Tensor energy, Tensor x), (d, energy, x))                         \
     X(silu_heads, (Device * d, Tensor y, Tensor packed, int64_t at, float offset),                 \
       (d, y, packed, at, offset))                                                                  \
     X(silu_heads_backward,                                                                         \

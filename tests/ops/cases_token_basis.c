@@ -75,31 +75,45 @@ static double energy_value(int64_t i, void *user) {
 }
 
 static double walsh(int64_t i, int64_t j, int64_t n) {
-    const int64_t run = n & -n;
+    int64_t run = 1;
+    while (run < 512 && n % (2 * run) == 0) run *= 2;
     if (i / run != j / run) return 0.0;
     int bits = 0;
     for (int64_t both = i & j & (run - 1); both; both >>= 1) bits += (int)(both & 1);
     return (bits % 2 ? -1.0 : 1.0) / sqrt((double)run);
 }
 
-/* p: matrices, n, 1 with energies. */
+/* p: matrices, n. */
 static void walsh_rows_body(Run *r) {
     const int64_t g = r->p[0], n = r->p[1];
-    Tensor energy = tensor_none();
-    if (r->p[2] == 1) energy = input_of(r, "energy", DTYPE_F32, SHAPE(g, n), energy_value, r);
+    Tensor energy = input_of(r, "energy", DTYPE_F32, SHAPE(g, n), energy_value, r);
     Tensor w = output(r, "w", r->act, SHAPE(g, n, n));
     CALL(r, walsh_rows, w, energy);
     if (!r->reference) return;
     double *e = expected(r, w);
     for (int64_t i = 0; i < g; i++) {
+        const double *own = values(r, energy) + i * n;
         for (int64_t t = 0; t < n; t++) {
-            int64_t place = r->p[2] == 1 ? 0 : t;
-            for (int64_t s = 0; r->p[2] == 1 && s < n; s++) {
-                const double mine = values(r, energy)[i * n + t],
-                             other = values(r, energy)[i * n + s];
-                place += other > mine || (other == mine && s < t);
-            }
+            int64_t place = 0;
+            for (int64_t s = 0; s < n; s++) place += own[s] > own[t] || (own[s] == own[t] && s < t);
             for (int64_t j = 0; j < n; j++) e[(i * n + place) * n + j] = walsh(t, j, n);
+        }
+    }
+}
+
+/* p: matrices, rows, columns. */
+static void walsh_energy_body(Run *r) {
+    const int64_t g = r->p[0], n = r->p[1], c = r->p[2];
+    Tensor x = input(r, "x", r->act, SHAPE(g, n, c), 1.0);
+    Tensor energy = output(r, "energy", DTYPE_F32, SHAPE(g, n));
+    CALL(r, walsh_energy, energy, x);
+    double *e = r->reference ? expected(r, energy) : NULL;
+    for (int64_t i = 0; e && i < g * n; i++) {
+        const double *rows = values(r, x) + i / n * n * c;
+        for (int64_t j = 0; j < c; j++) {
+            double sum = 0.0;
+            for (int64_t t = 0; t < n; t++) sum += walsh(i % n, t, n) * rows[t * c + j];
+            e[i] += sum * sum;
         }
     }
 }
@@ -123,12 +137,25 @@ const OpCase cases_token_basis[] = {
     BOTH(1, 192, 320),
     {"token_basis", token_basis_body, {1, 512, 768}, IN_BF16, 1},
     {"token_basis", token_basis_body, {64, 512, 768}, IN_BF16 | ONLY_BENCH, 0},
-    {"walsh_rows", walsh_rows_body, {1, 1, 0}, IN_BOTH, 1},
-    {"walsh_rows", walsh_rows_body, {2, 7, 1}, IN_BOTH, 1},
-    {"walsh_rows", walsh_rows_body, {3, 24, 1}, IN_BOTH, 1},
-    {"walsh_rows", walsh_rows_body, {2, 64, 0}, IN_BOTH, 1},
-    {"walsh_rows", walsh_rows_body, {5, 192, 1}, IN_BOTH, 1},
-    {"walsh_rows", walsh_rows_body, {2, 512, 1}, IN_BOTH, 1},
-    {"walsh_rows", walsh_rows_body, {64, 512, 1}, IN_BF16 | ONLY_BENCH, 0},
+    {"walsh_rows", walsh_rows_body, {1, 1}, IN_BOTH, 1},
+    {"walsh_rows", walsh_rows_body, {2, 7}, IN_BOTH, 1},
+    {"walsh_rows", walsh_rows_body, {3, 24}, IN_BOTH, 1},
+    {"walsh_rows", walsh_rows_body, {5, 192}, IN_BOTH, 1},
+    {"walsh_rows", walsh_rows_body, {2, 512}, IN_BOTH, 1},
+    {"walsh_rows", walsh_rows_body, {1, 1024}, IN_BOTH, 1},
+    {"walsh_rows", walsh_rows_body, {64, 512}, IN_BF16 | ONLY_BENCH, 0},
+    {"walsh_energy", walsh_energy_body, {1, 1, 1}, IN_BOTH, 1},
+    {"walsh_energy", walsh_energy_body, {2, 7, 5}, IN_BOTH, 1},
+    {"walsh_energy", walsh_energy_body, {3, 2, 40}, IN_BOTH, 1},
+    {"walsh_energy", walsh_energy_body, {2, 4, 33}, IN_BOTH, 1},
+    {"walsh_energy", walsh_energy_body, {2, 24, 64}, IN_BOTH, 1},
+    {"walsh_energy", walsh_energy_body, {2, 16, 70}, IN_BOTH, 1},
+    {"walsh_energy", walsh_energy_body, {1, 32, 8}, IN_BOTH, 1},
+    {"walsh_energy", walsh_energy_body, {2, 192, 100}, IN_BOTH, 1},
+    {"walsh_energy", walsh_energy_body, {1, 128, 96}, IN_BOTH, 1},
+    {"walsh_energy", walsh_energy_body, {1, 256, 36}, IN_BOTH, 1},
+    {"walsh_energy", walsh_energy_body, {2, 512, 64}, IN_BOTH, 1},
+    {"walsh_energy", walsh_energy_body, {1, 1024, 10}, IN_BOTH, 1},
+    {"walsh_energy", walsh_energy_body, {64, 512, 768}, IN_BF16 | ONLY_BENCH, 0},
     {0},
 };
