@@ -32,16 +32,24 @@ static double newton_schulz_macs(double e, double h) {
     return 5 * (2 * r * r * c + r * r * r);
 }
 
+/* Of one head whose steps are orthogonalised: whole, or in the span of n tokens (`span`, where that
+ * is less: ttt/lact.c), with what makes and uses the basis. */
+static double steps_macs(double n, double e, double h, bool span) {
+    const double whole = 3 * newton_schulz_macs(e, h);
+    if (!span || 4 * n > 3 * e) return whole;
+    return 3 * newton_schulz_macs(n, h) + 3 * n * n * h + 2 * (2 * n * n * e + 2.5 * n * n * n);
+}
+
 /* Of one sample: `all` tokens attend, `writing` of them write, `reading` of them read and pass the
  * rest of the block. */
 static double block_macs(const LactNvsConfig *c, double view, double all, double writing,
-                         double reading) {
+                         double reading, bool span) {
     const double d = (double)c->width, heads = (double)c->fast_heads, e = d / heads;
     const double h = e * (double)c->inter_multi;
     const double attention = all * (4 * d * d + 2 * view * d);
     const double projections = (writing + reading) * 2 * d * d;
     const double fast = heads * (writing * 6 * e * h + reading * 3 * e * h);
-    const double muon = writing > 0 ? 3 * heads * newton_schulz_macs(e, h) : 0;
+    const double muon = writing > 0 ? heads * steps_macs(writing, e, h, span) : 0;
     return attention + projections + fast + muon + reading * 8 * d * d;
 }
 
@@ -51,9 +59,10 @@ static double forward_macs(const NvsPass *p, int64_t inputs, int64_t targets) {
     const double view = (double)lact_nvs_view_tokens(p->model.nvs), d = (double)c->width;
     const double in = view * (double)inputs, out = view * (double)targets;
     const double pixels = (double)(c->patch * c->patch);
-    const double blocks = (double)(c->layers - 1) * block_macs(c, view, in + out, in, in + out);
-    return (in + out) * VIEW_CHANNELS * pixels * d + blocks +
-           block_macs(c, view, in + out, in, out) + out * d * 3 * pixels;
+    const bool span = targets && c->span && p->model.act == DTYPE_BF16; /* a scene: few matrices */
+    const double block = block_macs(c, view, in + out, in, in + out, span);
+    return (in + out) * VIEW_CHANNELS * pixels * d + (double)(c->layers - 1) * block +
+           block_macs(c, view, in + out, in, out, span) + out * d * 3 * pixels;
 }
 
 /* Of rendering: every block reads, none writes. */
@@ -61,7 +70,7 @@ static double render_macs(const NvsPass *p) {
     const LactNvsConfig *c = &p->model.config;
     const double view = (double)lact_nvs_view_tokens(p->model.nvs);
     const double values = (double)((VIEW_CHANNELS + 3) * c->patch * c->patch * c->width);
-    return (double)c->layers * block_macs(c, view, view, 0, view) + view * values;
+    return (double)c->layers * block_macs(c, view, view, 0, view, false) + view * values;
 }
 
 /* Tokens of the first `views` views, `inputs` of them with colours; as many views a scene as the
