@@ -52,10 +52,10 @@ typedef struct LactTrace {
     int64_t writing;
 } LactTrace;
 
-/* Where Newton-Schulz of a writing layer runs (nn/ops_lact_span.c): in the span of the tokens where
- * that is less work, in BF16 alone; of all inner gradients; or always in the span, which takes no
- * more tokens than e. */
-typedef enum LactSpan { LACT_SPAN_AUTO, LACT_SPAN_NEVER, LACT_SPAN_ALWAYS } LactSpan;
+/* Where Newton-Schulz of a writing layer runs: whole inner gradients; in the span of the tokens
+ * (nn/ops_lact_span.c) where that is less work, in BF16 alone; or always there, which takes no more
+ * tokens than e. */
+typedef enum LactSpan { LACT_SPAN_NEVER, LACT_SPAN_AUTO, LACT_SPAN_ALWAYS } LactSpan;
 
 typedef struct LactLayer {
     int64_t width, heads, inter_multi;
