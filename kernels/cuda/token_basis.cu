@@ -1,5 +1,4 @@
 /* A triangular factor and a basis of the rows of matrices: which kernels, and their memory. */
-#include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/token_basis.cuh"
 
 static bool basis_fits(Device *d, Tensor q, Tensor r, Tensor inv, Tensor x) {
@@ -12,17 +11,11 @@ static bool basis_fits(Device *d, Tensor q, Tensor r, Tensor inv, Tensor x) {
 static Status basis_quick(Device *d, Tensor q, Tensor r, Tensor inv, Tensor x) {
     const int64_t n = x.shape[1], c = x.shape[2], squares = x.shape[0] * n * n;
     const BasisSizes b = {(int)x.shape[0], (int)n, (int)c};
-    void *s, *rest, *parts;
+    void *s, *rest;
     TRY(scratch_take(d, sizeof(float) * (size_t)squares, &s));
     TRY(scratch_take(d, sizeof(bf16) * (size_t)squares, &rest));
-    TRY(scratch_take(d, basis_parts_bytes(b), &parts));
-    GemmCall g = gemm_call(n, n, c, x.data, false, x.data, true, s, x.dtype, DTYPE_F32, false);
-    g.batch = x.shape[0];
-    g.step_a = g.step_b = n * c;
-    g.step_c = n * n;
-    TRY(gemm_run(d, &g));
-    TRY(basis_factor(d, b, (bf16 *)r.data, (bf16 *)inv.data, (bf16 *)rest, (const float *)s,
-                     parts));
+    TRY(basis_gram(d, b, (float *)s, (const bf16 *)x.data));
+    TRY(basis_factor(d, b, (bf16 *)r.data, (bf16 *)inv.data, (bf16 *)rest, (float *)s));
     return basis_product(d, b, (bf16 *)q.data, (const bf16 *)inv.data, (const bf16 *)rest,
                          (const bf16 *)x.data);
 }

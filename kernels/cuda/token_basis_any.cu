@@ -1,5 +1,5 @@
-/* Slot token_basis for any sizes and types: Gram matrix, Cholesky by one block a matrix, the inverse
- * a column a thread, and their product, all in F32.
+/* Slot token_basis for any sizes and types: Gram matrix, Cholesky by one block a matrix, the
+ * inverse a column a thread, and their product, all in F32.
  */
 #include "kernels/cuda/token_basis.cuh"
 

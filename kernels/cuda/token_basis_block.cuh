@@ -1,5 +1,5 @@
-/* A block of 64 x 64 of slot token_basis: its Cholesky factor and the inverse of that, by four warps
- * from shared memory.
+/* A block of 64 x 64 of slot token_basis: its Cholesky factor and the inverse of that, by four
+ * warps from shared memory.
  *
  * Elimination by four columns at a time, in place: columns of C that are done become columns of the
  * inverse, as if the identity stood beside C. Thread (i, h) has row i of every other group of four
@@ -111,9 +111,9 @@ static __device__ __forceinline__ void group_update(const BlockSpace *b, float (
     }
 }
 
-/* Threads 0 to WORKERS - 1, with barrier 1. Pivots are at least `least`. */
+/* WORKERS threads, the first of them a multiple of that; barrier 1. Pivots are at least `least`. */
 static __device__ __forceinline__ void block_factor(BlockSpace *b, float least) {
-    const int i = threadIdx.x & 63, h = threadIdx.x >> 6;
+    const int i = threadIdx.x & 63, h = threadIdx.x >> 6 & 1;
     float v[8][4];
 #pragma unroll
     for (int g = 0; g < 8; g++) {

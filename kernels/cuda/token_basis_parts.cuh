@@ -27,10 +27,9 @@ static __device__ __forceinline__ void parts_of(uint32_t &high, uint32_t &low, f
     low = *reinterpret_cast<const uint32_t *>(&l);
 }
 
-/* Tile k of rate x sums, as an operand. */
-static __device__ __forceinline__ void tile_parts(uint4 &high, uint4 &low, const Sums &s, int k,
-                                                  float rate) {
-    const float *a = s[2 * k], *b = s[2 * k + 1];
+/* rate x two neighbouring accumulators, as an operand. */
+static __device__ __forceinline__ void tile_parts(uint4 &high, uint4 &low, const float (&a)[4],
+                                                  const float (&b)[4], float rate) {
     parts_of(high.x, low.x, rate * a[0], rate * a[1]);
     parts_of(high.y, low.y, rate * a[2], rate * a[3]);
     parts_of(high.z, low.z, rate * b[0], rate * b[1]);
@@ -46,9 +45,8 @@ static __device__ __forceinline__ void half_mma(float (&d)[4], const uint4 &a, u
 }
 
 /* 16 columns of d += a b'; `to` is the first of two neighbouring accumulators. */
-static __device__ __forceinline__ void tile_multiply(float (*to)[4], const uint4 &ah,
-                                                     const uint4 &al, const uint4 &bh,
-                                                     const uint4 &bl) {
+static __device__ __forceinline__ void
+tile_multiply(float (*to)[4], const uint4 &ah, const uint4 &al, const uint4 &bh, const uint4 &bl) {
     half_mma(to[0], ah, bh.x, bh.z);
     half_mma(to[1], ah, bh.y, bh.w);
     half_mma(to[0], al, bh.x, bh.z);
