@@ -140,6 +140,7 @@ static Status fill(ViewLoader *l, int64_t n, ViewSample *sample, ViewScratch *sc
         Status s = load_sample(l, sample, scratch, pixels, cameras);
         *valid = s == STATUS_OK;
         if (s != STATUS_DATA && s != STATUS_IO) return s;
+        if (l->o.fail_on_corrupt) return status_context(s, "sample %lld", (long long)n);
         log_warn("sample %lld: %s", (long long)n, status_message());
         keep_failure(l, n);
         memset(pixels, 0, (size_t)(l->o.views * l->o.view.width * l->o.view.height * 3));

@@ -21,6 +21,7 @@ typedef struct ViewLoaderOptions {
     Status (*choose)(void *user, int64_t n, int attempt, ViewSample *out);
     void *user;
     bool (*stopped)(void); /* as of LoaderOptions */
+    bool fail_on_corrupt;  /* a sample that cannot be loaded ends it with its status */
 } ViewLoaderOptions;
 
 /* choose() of a training run: user is a ViewSampler. */

@@ -7,6 +7,24 @@
 #include "tools/cli.h"
 #include "tools/ranks.h"
 
+/* --on-corrupt fail: every camera file has to be sound. */
+static Status check_faults(const SceneSet *set) {
+    const int64_t count = scene_set_count(set);
+    int64_t faulty = 0, first = -1;
+    char reason[1024];
+    for (int64_t i = 0; i < count; i++) {
+        if (scene_set_at(set, i)->fault_count == 0) continue;
+        if (faulty++ == 0) first = i;
+    }
+    if (faulty == 0 || nvs_settings.scenes.on_corrupt == 0) return STATUS_OK;
+    return status_set(
+        STATUS_DATA,
+        "%lld of %lld scenes have faulty camera files (--on-corrupt fail), the first: "
+        "%s",
+        (long long)faulty, (long long)count,
+        scene_reason(scene_set_at(set, first), reason, sizeof reason));
+}
+
 static Status open_validation(NvsData *d) {
     const ScenesConfig *c = &nvs_settings.scenes;
     if (strcmp(c->val_split, "none") == 0) return STATUS_OK;
@@ -17,6 +35,7 @@ static Status open_validation(NvsData *d) {
         TRY(eval_index_read(c->val_index, &d->index));
     else
         TRY(eval_index_generate(d->val, &d->recipe, (uint64_t)nvs_settings.train.seed, &d->index));
+    TRY(check_faults(d->val));
     TRY(eval_index_resolve(&d->index, d->val));
     const int64_t ready = eval_index_counts(&d->index).ready;
     if (ready == 0)
@@ -41,6 +60,7 @@ static Status open_all(NvsData *d) {
         return status_set(STATUS_USAGE, "--data-dir is needed: a folder or tar file of scenes");
     TRY(scenes_recipe(&d->recipe));
     TRY(scene_set_open(c->root, c->split, &d->train));
+    TRY(check_faults(d->train));
     TRY(view_sampler_open(d->train, &d->recipe, (uint64_t)nvs_settings.train.seed, &d->sampler));
     return open_validation(d);
 }
@@ -81,7 +101,8 @@ Status nvs_data_begin(NvsData *d, int64_t first, int64_t count) {
                            .count = count / ranks_count(),
                            .choose = choose,
                            .user = d,
-                           .stopped = train_stop_requested};
+                           .stopped = train_stop_requested,
+                           .fail_on_corrupt = c->on_corrupt == 1};
     if (d->loader) view_loader_close(d->loader);
     d->loader = NULL;
     return view_loader_open(d->train, &o, &d->loader);
@@ -96,11 +117,26 @@ void nvs_data_close(NvsData *d) {
     *d = (NvsData){0};
 }
 
+/* Scenes that are left out, with file and line. */
+static void print_unusable(const SceneSet *set) {
+    enum { SHOWN = 5 };
+    char reason[1024];
+    int64_t count = 0;
+    for (int64_t i = 0; i < scene_set_count(set); i++) {
+        const Scene *s = scene_set_at(set, i);
+        if (scene_usable(s)) continue;
+        if (count++ < SHOWN) note("  unusable: %s", scene_reason(s, reason, sizeof reason));
+    }
+    if (count > SHOWN)
+        note("  and %lld more ('ttv data check' lists all)", (long long)(count - SHOWN));
+}
+
 void nvs_data_print(const NvsData *d) {
     note("data %s: %lld scenes to draw from (%lld synthetic), %lld too short, %lld unusable",
          nvs_settings.scenes.root, (long long)view_sampler_scenes(d->sampler),
          (long long)view_sampler_synthetic(d->sampler), (long long)view_sampler_short(d->sampler),
          (long long)view_sampler_unusable(d->sampler));
+    print_unusable(d->train);
     if (!d->val) {
         note("no validation");
         return;

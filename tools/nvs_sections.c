@@ -47,6 +47,9 @@ const Option scenes_options[] = {
      "most scenes of a validation: the first by name"},
     {"cache_mb", OPTION_INT, SCENES(cache_mb), "256", 0, 1e6, NULL, NULL,
      "decoded training views to keep, MB"},
+    {"on_corrupt", OPTION_CHOICE, SCENES(on_corrupt), "skip", 0, 0, "skip|fail", "on-corrupt",
+     "scenes with faulty camera files, pictures that cannot be used: leave them out (counted and "
+     "named), or fail"},
     {"workers", OPTION_INT, SCENES(workers), "0", 0, 256, NULL, "workers",
      "decoding threads; 0: one per processor; results do not depend on it"},
     {0},

@@ -19,6 +19,7 @@ typedef struct ScenesConfig {
     double mirror, synthetic; /* shares of the samples */
     int64_t val_scenes;       /* at most */
     int64_t cache_mb, workers;
+    int on_corrupt; /* 0 skip, 1 fail */
 } ScenesConfig;
 
 /* Section [nvs_train]: lact_nvs.md 7. */

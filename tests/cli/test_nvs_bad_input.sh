@@ -57,12 +57,25 @@ tells 'no frame 8: 8 cameras (frame.json:2)'
 bad=("${tiny[@]}" --data-dir bad --gap-max 7 --val-split none --log-interval 1)
 run 0 nvs train "${bad[@]}" --steps 8 -o trained
 tells '3 scenes to draw from (3 synthetic), 0 too short, 9 unusable'
+for i in 0 1 2 3 4; do tells "unusable: bad/train/${report[$i]}"; done # the first five
+tells "and 4 more ('ttv data check' lists all)"
 tells 'samples could not be loaded and were replaced'
 checks=$((checks + 1))
 grep -q nan trained/metrics.csv && fail 'a number is not finite'
 equal 'steps' "$(grep -c '^train,' trained/metrics.csv)" 8
 run 3 nvs train "${bad[@]}" --steps 8 --val-split train --val-index frame.json
 tells 'no frame 8'
+
+# by policy: the first fault ends the run before it begins, or a picture that cannot be used when its turn comes
+run 3 nvs train "${bad[@]}" --steps 8 --on-corrupt fail -o none
+tells "ttv: error: 8 of 12 scenes have faulty camera files (--on-corrupt fail), the first: bad/train/${report[0]}"
+[ ! -e none ] || fail 'a refused run left a folder'
+mkdir -p sizes/train
+for i in 9 11; do cp -r "bad/train/${name[$i]}" "bad/train/${name[$i]}.txt" sizes/train; done
+run 3 nvs train "${tiny[@]}" --data-dir sizes --gap-max 7 --val-split none --steps 30 --on-corrupt fail -o sizes_run
+tells "sizes/train/${name[9]}/"
+tells 'pixels, but frame'
+run 0 nvs train "${tiny[@]}" --data-dir sizes --gap-max 7 --val-split none --steps 6 -o sizes_run2
 
 # ---- render: a scene that cannot be used, by name ----
 for i in 0 7 8; do
