@@ -36,7 +36,7 @@ static Status report(const EvalIndex *x) {
         const char *name;
         int64_t count;
     } rows[] = {{"ready", n.ready}, {"null", n.null}, {"missing", n.missing}, {"faulty", n.faulty}};
-    eval_index_print_reasons(x);
+    eval_index_print_reasons(x, EVAL_REASONS, "--json");
     if (!common.json) {
         out_printf("%lld scenes:", (long long)x->count);
         for (int i = 0; i < 4; i++)

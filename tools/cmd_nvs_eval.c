@@ -58,7 +58,7 @@ static Status evaluate(NvsEval *e, const Config *config) {
     TRY(ranks_agree_all(open_all(e, config)));
     TRY(ranks_check_cards(e->model.device));
     TRY(ranks_agree_all(nvs_eval_run(e)));
-    eval_index_print_reasons(&e->index);
+    eval_index_print_reasons(&e->index, EVAL_REASONS, "--json");
     if (e->save[0] && output_is_mine()) TRY(nvs_eval_page(e));
     if (common.json) return nvs_eval_print_json(e);
     nvs_eval_print_text(e);

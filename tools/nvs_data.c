@@ -5,6 +5,7 @@
 #include "datasets/loader.h"
 #include "nn/train.h"
 #include "tools/cli.h"
+#include "tools/nvs_eval.h"
 #include "tools/ranks.h"
 
 /* --on-corrupt fail: every camera file has to be sound. */
@@ -117,9 +118,10 @@ void nvs_data_close(NvsData *d) {
     *d = (NvsData){0};
 }
 
+enum { SHOWN = 5 };
+
 /* Scenes that are left out, with file and line. */
 static void print_unusable(const SceneSet *set) {
-    enum { SHOWN = 5 };
     char reason[1024];
     int64_t count = 0;
     for (int64_t i = 0; i < scene_set_count(set); i++) {
@@ -146,6 +148,7 @@ void nvs_data_print(const NvsData *d) {
          "faulty",
          (long long)d->val_count, (long long)n.ready, (long long)n.null, (long long)n.missing,
          (long long)n.faulty);
+    eval_index_print_reasons(&d->index, SHOWN, "'ttv data index'");
 }
 
 void nvs_data_print_failures(const NvsData *d) {

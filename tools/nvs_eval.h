@@ -55,8 +55,9 @@ Status nvs_eval_page(const NvsEval *e);
 
 /* ---- nvs_eval_report.c ---- */
 
-/* Names on stderr what cannot be evaluated, and why. */
-void eval_index_print_reasons(const EvalIndex *x);
+enum { EVAL_REASONS = 20 };
+/* Names on stderr what cannot be evaluated, and why: the first `most`; `where` all are. */
+void eval_index_print_reasons(const EvalIndex *x, int64_t most, const char *where);
 void nvs_eval_print_text(const NvsEval *e);
 Status nvs_eval_print_json(const NvsEval *e);
 

@@ -5,20 +5,18 @@
 #include "tools/cli.h"
 #include "tools/nvs_eval.h"
 
-enum { REASONS = 20 };
-
-void eval_index_print_reasons(const EvalIndex *x) {
+void eval_index_print_reasons(const EvalIndex *x, int64_t most, const char *where) {
     int64_t told = 0, more = 0;
     for (int64_t i = 0; i < x->count; i++) {
         const EvalEntry *entry = &x->entries[i];
         if (entry->state == EVAL_READY || !entry->reason) continue;
-        if (told++ < REASONS)
+        if (told++ < most)
             note("%s: %s: %s", entry->scene, eval_state_name(entry->state), entry->reason);
         else
             more++;
     }
     if (more > 0)
-        note("and %lld more scenes that cannot be evaluated (see --json)", (long long)more);
+        note("and %lld more scenes that cannot be evaluated (see %s)", (long long)more, where);
 }
 
 /* What a table or a list shows of each method. */

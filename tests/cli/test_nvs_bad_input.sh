@@ -66,6 +66,13 @@ equal 'steps' "$(grep -c '^train,' trained/metrics.csv)" 8
 run 3 nvs train "${bad[@]}" --steps 8 --val-split train --val-index frame.json
 tells 'no frame 8'
 
+printf '{"nobody": {"context": [0, 5], "target": [1]},\n"%s": {"context": [0, 7], "target": [3, 8]},\n"%s": {"context": [0, 7], "target": [3]}}\n' \
+    "${name[11]}" "${name[10]}" >some.json
+run 0 nvs train "${bad[@]}" --steps 6 --val-split train --val-index some.json -o judged
+tells 'validation: 1 of 1 scenes that can be rendered; 0 null, 2 missing, 0 faulty'
+tells 'nobody: missing: the scene is not in the data (some.json:1)'
+tells "${name[11]}: missing: bad/train/${name[11]}.txt: no frame 8: 8 cameras (some.json:2)"
+
 # by policy: the first fault ends the run before it begins, or a picture that cannot be used when its turn comes
 run 3 nvs train "${bad[@]}" --steps 8 --on-corrupt fail -o none
 tells "ttv: error: 8 of 12 scenes have faulty camera files (--on-corrupt fail), the first: bad/train/${report[0]}"
