@@ -183,6 +183,10 @@ part_graphs() {
     check graphs 60 '\[  (PASSED|FAILED)|^Total' limited "$build/tests/test_nn_graphs"
     ! [ -x "$build/tests/test_nn_plan" ] ||
         check plan 60 '\[  (PASSED|FAILED)|^Total' limited "$build/tests/test_nn_plan"
+    for name in span:test_lact_span basis:test_token_basis; do
+        ! [ -x "$build/tests/${name#*:}" ] ||
+            check "${name%%:*}" 60 '\[  (PASSED|FAILED)|^Total' limited "$build/tests/${name#*:}"
+    done
     ! [ -x "$build/tests/gpu/scores_parity" ] ||
         check scores $((60 * few)) ' checks, ' limited "$build/tests/gpu/scores_parity" --device "$device" \
             $([ "$device" = cpu ] && echo few)

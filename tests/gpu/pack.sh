@@ -26,7 +26,7 @@ while [ $# -gt 0 ]; do
 done
 out=${out:-.gpu}
 programs=(bin/ttv tests/ops/ops_test tests/ops/ops_gradient tests/golden/golden_check tests/gpu/model_parity tests/gpu/scores_parity tests/gpu/named_barriers
-    tests/test_nn_graphs tests/test_nn_plan)
+    tests/test_nn_graphs tests/test_nn_plan tests/test_lact_span tests/test_token_basis)
 
 if [ $make = yes ]; then
     cmake -S . -B "$build" -G Ninja -DTTV_CPU_ARCH=x86-64-v3 -DTTV_CUDA=ON -DBUILD_SHARED_LIBS=ON \
