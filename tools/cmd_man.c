@@ -159,9 +159,10 @@ static void put_exit_codes(void) {
         {"3", "bad input"},
         {"4", "the system refused: missing file, full disk, missing program"},
         {"5", "device or memory"},
-        {"6", "numeric: training does not go on"},
-        {"75", "stopped and saved"},
+        {"6", "numeric: training does not go on; scores or colours are not finite"},
+        {"75", "stopped and saved, or another rank was lost: try again"},
         {"130, 143", "SIGINT, SIGTERM after saving"},
+        {"141", "the reader of standard output went away"},
     };
     out_text(".SH EXIT STATUS\n");
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
