@@ -55,6 +55,7 @@ typedef struct NameList {
     char **names;
     int64_t count, capacity;
 } NameList;
+bool has_image_suffix(const char *name); /* .jpg, .png, ... */
 void name_list_free(NameList *l);
 Status name_list_add(NameList *l, const char *name, size_t length);
 /* The files that data.root names, {a,b} and {000..127} written out, in the order of the text. */

@@ -59,7 +59,7 @@ static bool is_hidden(const char *inside) {
     return false;
 }
 
-static bool has_image_suffix(const char *name) {
+bool has_image_suffix(const char *name) {
     static const char *const suffixes[] = {".jpg", ".jpeg", ".jpe", ".jfif", ".png"};
     const char *dot = strrchr(name, '.');
     if (dot == NULL || strchr(dot, '/') != NULL) return false;

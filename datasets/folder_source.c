@@ -62,15 +62,24 @@ static bool has_compressed(const NameList *l) {
     return false;
 }
 
+static bool has_pictures(const NameList *l) {
+    for (int64_t i = 0; i < l->count; i++)
+        if (has_image_suffix(l->names[i])) return true;
+    return false;
+}
+
 static Status no_split(const char *root, const char *split) {
     NameList l;
     char text[400], shown[SHOWN];
     TRY(listing_read(root, NULL, &l));
     listing_text(&l, text, sizeof text);
-    const char *hint = has_compressed(&l)
-                           ? "compressed archives: gunzip them first"
-                           : "class folders directly in the root: set the split name to nothing, "
-                             "--train-split '' --val-split 10%";
+    const char *hint = "class folders directly in the root: set the split name to nothing, "
+                       "--train-split '' --val-split 10%";
+    if (has_compressed(&l))
+        hint = "compressed archives: gunzip them first";
+    else if (has_pictures(&l))
+        hint = "pictures are expected in a folder for each class; where those lie directly in the "
+               "root: --train-split '' --val-split 10%";
     name_list_free(&l);
     return status_set(STATUS_DATA,
                       "%s: no folder '%s' and no tar file named after it in it; it holds: %s (%s)",

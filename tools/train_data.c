@@ -9,6 +9,7 @@
 #include "core/log.h"
 #include "core/utf8.h"
 #include "datasets/mix.h"
+#include "datasets/scene.h"
 #include "nn/train.h"
 #include "tools/cli.h"
 #include "tools/ranks.h"
@@ -23,6 +24,17 @@ static Status check_names(const ClassList *classes) {
             return status_set(STATUS_DATA,
                               "class folder '%s' has a name that is not UTF-8: rename it", name);
     }
+    return STATUS_OK;
+}
+
+/* Scenes train a classifier as well, with a class for each, which nobody wants. */
+static Status tell_scenes(const char *root, const Dataset *d) {
+    bool scenes = false;
+    if (dataset_report(d).other_files > 0) TRY(scene_root(root, &scenes)); /* camera files? */
+    if (scenes)
+        log_warn(
+            "%s holds posed scenes, which 'ttv nvs train' is for: here each of them is a class",
+            root);
     return STATUS_OK;
 }
 
@@ -48,6 +60,7 @@ static Status open_splits(TrainData *d) {
                           "no data: give --data-dir DIR, or [data] root in a file (-c)");
     TRY(dataset_open(c, c->train_split, &d->classes, &d->train));
     TRY(check_names(&d->classes));
+    TRY(tell_scenes(c->root, d->train));
     TRY(take_fraction(d));
     if (dataset_count(d->train) < settings.loader.batch_size * settings.train.grad_accum_steps)
         return status_set(

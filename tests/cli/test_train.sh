@@ -88,6 +88,13 @@ tells "data.class_names, relative to the current folder: cannot open 'configs/di
 run 4 train -c "$SOURCE/configs/digits.ini" --data-dir "$DIGITS" --set data.class_names= --class-map nowhere.txt --dry-run
 tells "data.class_map: cannot open 'nowhere.txt'"
 
+# ---- a root that is something else ----
+run 3 train "${tiny[@]}" --data-dir "$SOURCE/data/photos" --dry-run
+tells 'coffee.png, flower.jpg, rocket.jpg (pictures are expected in a folder for each class; where'
+run 0 data synth-scenes rooms --scenes 2 --frames 20 --size 32x32 --samples 1
+run 0 train "${tiny[@]}" --data-dir rooms --val-split none --dry-run
+tells "rooms holds posed scenes, which 'ttv nvs train' is for: here each of them is a class"
+
 # ---- dry run ----
 run 0 train "${tiny[@]}" "${small_data[@]}" --dry-run -o runs/dry
 tells 'nothing was written'
