@@ -11,6 +11,7 @@
 #include "tools/ranks.h"
 #include "tools/real_labels.h"
 #include "tools/results_csv.h"
+#include "tools/run_resume.h"
 #include "tools/train_task.h"
 #include "tools/worst.h"
 
@@ -82,23 +83,6 @@ typedef struct Eval {
     double seconds;
 } Eval;
 
-/* The run folder of the checkpoint knows where its data was and how its splits are named; what the
- * caller sets himself (another --data-dir, say) wins. */
-static Status take_data_of_run(Config *config) {
-    enum { MAX_CONFIG_BYTES = 1 << 20 };
-    char *path, *text = NULL;
-    size_t size;
-    TRY(path_join(&path, eval.checkpoint, "config.ini"));
-    Status s = STATUS_OK;
-    if (file_is_folder(eval.checkpoint) && file_exists(path)) {
-        s = file_read(path, MAX_CONFIG_BYTES, &text, &size);
-        if (s == STATUS_OK) s = config_overlay(config, text, size, path, "data", NULL);
-    }
-    mem_free(text);
-    mem_free(path);
-    return s;
-}
-
 static Status bar_absent(Eval *e) {
     TRY(mem_alloc((void **)&e->barred, e->model.config.classes, 1, "classes without images"));
     memset(e->barred, 1, (size_t)e->model.config.classes);
@@ -108,9 +92,9 @@ static Status bar_absent(Eval *e) {
 }
 
 static Status open_all(Eval *e, Config *config) {
-    TRY(take_data_of_run(config));
+    TRY(run_take_data(config, eval.checkpoint, "data"));
     TRY(model_open(&e->model, eval.checkpoint, (WeightsChoice)eval.weights, config));
-    TRY(model_open_data(&e->model, &e->classes, &e->data));
+    TRY(run_data_context(model_open_data(&e->model, &e->classes, &e->data)));
     TRY(eval_loader_open(e->data, &e->model.preprocess, settings.loader.batch_size, &e->loader));
     TRY(predictor_open(&e->predictor, &e->model, settings.loader.batch_size));
     if (eval.tta != TTA_NONE) TRY(predictor_average(&e->predictor, (Tta)eval.tta));

@@ -11,23 +11,9 @@
 #include "core/memory.h"
 #include "tools/cli.h"
 #include "tools/nvs_model.h"
+#include "tools/run_resume.h"
 
 /* ---- opening ---- */
-
-Status probe_take_data(Config *config, const char *checkpoint) {
-    enum { MAX_CONFIG_BYTES = 1 << 20 };
-    char *path, *text = NULL;
-    size_t size;
-    TRY(path_join(&path, checkpoint, "config.ini"));
-    Status s = STATUS_OK;
-    if (file_is_folder(checkpoint) && file_exists(path)) {
-        s = file_read(path, MAX_CONFIG_BYTES, &text, &size);
-        if (s == STATUS_OK) s = config_overlay(config, text, size, path, "data scenes", NULL);
-    }
-    mem_free(text);
-    mem_free(path);
-    return s;
-}
 
 static Status remember_rules(Probe *p) {
     TRY(mem_alloc((void **)&p->own, p->depth, sizeof *p->own, "a model's rules"));
@@ -46,7 +32,7 @@ static Status remember_rules(Probe *p) {
 
 Status probe_open(Probe *p, const ProbeOptions *o, Config *config) {
     *p = (Probe){.options = o};
-    TRY(probe_take_data(config, o->checkpoint));
+    TRY(run_take_data(config, o->checkpoint, "data scenes"));
     bool nvs;
     TRY(nvs_checkpoint(o->checkpoint, (WeightsChoice)o->weights, &nvs));
     TRY(nvs ? probe_nvs(p, config) : probe_classifier(p, config));

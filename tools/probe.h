@@ -82,8 +82,6 @@ Status probe_open(Probe *p, const ProbeOptions *o, Config *config);
 void probe_close(Probe *p);
 Status probe_classifier(Probe *p, Config *config);
 Status probe_nvs(Probe *p, Config *config);
-/* Data of a run folder where none was named: [data] and [scenes] of its config.ini. */
-Status probe_take_data(Config *config, const char *checkpoint);
 
 /* The layers as the model has them, then changed. */
 void probe_set(Probe *p, const ProbeSetting *s);

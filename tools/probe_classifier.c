@@ -4,6 +4,7 @@
 #include "core/memory.h"
 #include "tools/cli.h"
 #include "tools/probe.h"
+#include "tools/run_resume.h"
 #include "tools/train_task.h"
 #include "tools/verify.h"
 
@@ -101,7 +102,7 @@ Status probe_classifier(Probe *p, Config *config) {
     if (o->unit == UNIT_SCENE)
         return status_set(STATUS_USAGE, "--resample scene: a classifier's images stand alone");
     TRY(model_open(&c->model, o->checkpoint, (WeightsChoice)o->weights, config));
-    TRY(model_open_data(&c->model, &c->classes, &c->data));
+    TRY(run_data_context(model_open_data(&c->model, &c->classes, &c->data)));
     p->device = c->model.device;
     p->depth = c->model.config.depth;
     TRY(classifier_layers(&c->model, &p->layers));

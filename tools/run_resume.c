@@ -83,20 +83,40 @@ static void tell_change(const char *section, const char *key, const char *stored
             snprintf(refused, sizeof refused, "%s = %s, it cannot go on as %s", name, stored, now);
 }
 
-static Status take_stored_config(const RunFolder *r, Config *config, const char *inherited) {
+static Status overlay(const char *folder, Config *config, const char *inherited,
+                      void (*tell)(const char *, const char *, const char *, const char *)) {
     char *path, *text = NULL;
     size_t size;
-    TRY(path_join(&path, r->path, "config.ini"));
+    TRY(path_join(&path, folder, "config.ini"));
     Status s = file_read(path, MAX_CONFIG_BYTES, &text, &size);
-    *refused = '\0';
-    if (s == STATUS_OK) s = config_overlay(config, text, size, path, inherited, tell_change);
+    if (s == STATUS_OK) s = config_overlay(config, text, size, path, inherited, tell);
     mem_free(text);
     mem_free(path);
-    if (s != STATUS_OK || !*refused) return s;
+    return s;
+}
+
+static Status take_stored_config(const RunFolder *r, Config *config, const char *inherited) {
+    *refused = '\0';
+    TRY(overlay(r->path, config, inherited, tell_change));
+    if (!*refused) return STATUS_OK;
     return status_set(STATUS_DATA,
                       "%s was trained with %s (--initial-checkpoint takes its weights into a new "
                       "run)",
                       r->path, refused);
+}
+
+static bool data_of_run;
+
+Status run_take_data(Config *config, const char *checkpoint, const char *sections) {
+    data_of_run = false;
+    if (!file_is_folder(checkpoint) || !has_file(checkpoint, "config.ini")) return STATUS_OK;
+    data_of_run = !*settings.data.root;
+    return overlay(checkpoint, config, sections, NULL);
+}
+
+Status run_data_context(Status s) {
+    if (s == STATUS_OK || !data_of_run) return s;
+    return status_context(s, "the data of the training run (--data-dir names others)");
 }
 
 Status run_resume_find(RunFolder *r, Config *config, const char *inherited, bool *resuming) {

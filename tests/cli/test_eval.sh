@@ -104,6 +104,15 @@ run 2 eval
 tells '--checkpoint'
 run 4 eval missing.safetensors --data-dir "$DIGITS"
 tells 'missing.safetensors'
+mkdir moved # a run whose data are gone
+cp -r runs/a moved/a
+sed -i 's/^root = .*/root = gone.tar/' moved/a/config.ini
+for command in 'eval moved/a' 'ttt probe steps moved/a'; do
+    run 4 $command
+    tells "the data of the training run (--data-dir names others): cannot open 'gone.tar'"
+done
+run 4 eval moved/a --data-dir gone2.tar
+tells "error: cannot open 'gone2.tar'"
 refused() { # WHAT EXPECTED-TEXT
     run 3 eval broken.safetensors --data-dir "$DIGITS"
     tells 'broken.safetensors'
