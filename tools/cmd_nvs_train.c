@@ -23,7 +23,8 @@ static const Section *sections(int *count) {
 static Status open_data_and_model(NvsTrainer *t) {
     const NvsTrainConfig *c = &nvs_settings.train;
     TRY(lact_nvs_config_resolve(&nvs_settings.model, t->config));
-    TRY(nvs_data_open(&t->data, nvs_settings.model.height, nvs_settings.model.view_width));
+    TRY(run_data_context(
+        nvs_data_open(&t->data, nvs_settings.model.height, nvs_settings.model.view_width)));
     return nvs_model_create(&t->model, t->config, (uint64_t)c->seed);
 }
 

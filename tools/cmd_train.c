@@ -66,7 +66,7 @@ static Status open_teacher(Trainer *t) {
 
 /* Data first: it is the likeliest to be wrong and tells the number of classes. */
 static Status open_data_and_model(Trainer *t) {
-    TRY(train_data_open(&t->data));
+    TRY(run_data_context(train_data_open(&t->data)));
     const int64_t classes = t->data.classes.count;
     if (config_is_set(t->config, "model", "classes") && settings.model.classes != classes)
         return status_set(STATUS_DATA, "%s has %lld classes, the model is configured for %lld",

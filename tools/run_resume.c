@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "tools/cli.h"
+#include "tools/nvs_sections.h"
 #include "tools/sections.h"
 
 enum { MAX_CONFIG_BYTES = 1 << 20 };
@@ -95,8 +96,16 @@ static Status overlay(const char *folder, Config *config, const char *inherited,
     return s;
 }
 
+/* The data are those of the run folder: nobody named others. */
+static bool data_of_run;
+
+static bool nobody_named_data(void) {
+    return !*settings.data.root && !*nvs_settings.scenes.root;
+}
+
 static Status take_stored_config(const RunFolder *r, Config *config, const char *inherited) {
     *refused = '\0';
+    data_of_run = nobody_named_data();
     TRY(overlay(r->path, config, inherited, tell_change));
     if (!*refused) return STATUS_OK;
     return status_set(STATUS_DATA,
@@ -105,12 +114,10 @@ static Status take_stored_config(const RunFolder *r, Config *config, const char 
                       r->path, refused);
 }
 
-static bool data_of_run;
-
 Status run_take_data(Config *config, const char *checkpoint, const char *sections) {
     data_of_run = false;
     if (!file_is_folder(checkpoint) || !has_file(checkpoint, "config.ini")) return STATUS_OK;
-    data_of_run = !*settings.data.root;
+    data_of_run = nobody_named_data();
     return overlay(checkpoint, config, sections, NULL);
 }
 

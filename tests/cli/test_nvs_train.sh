@@ -207,6 +207,10 @@ tells 'none: without'
 run 2 nvs train stray
 run 2 nvs train --resume nowhere
 tells 'no checkpoint'
+cp -r parts parts_moved
+sed -i "s/^root = .*/root = gone.tar/" parts_moved/config.ini
+run 4 nvs train --resume parts_moved --no-progress
+tells "the data of the training run (--data-dir names others): cannot open 'gone.tar'"
 run 2 nvs train --resume parts --seed 9 --no-progress
 tells 'seed'
 run 3 nvs train --resume parts --set nvs_model.width=64 --no-progress

@@ -84,6 +84,12 @@ cp odd/config.ini as_it_was.ini
 run 3 train --resume odd --mixer v3_linear_fork --no-progress # its tensors have the same shapes
 tells 'odd was trained with model.mixer = base, it cannot go on as v3_linear_fork'
 run 3 train --resume odd --mixer-steps 2 --no-progress
+run 4 train --resume odd --data-dir gone --no-progress
+tells "error: cannot open 'gone'"
+cp -r odd odd_moved
+sed -i 's/^root = .*/root = gone.tar/' odd_moved/config.ini
+run 4 train --resume odd_moved --no-progress
+tells "the data of the training run (--data-dir names others): cannot open 'gone.tar'"
 run 2 train --resume odd --batch-size 30 --no-progress
 tells 'the run stopped after 96 samples, which is no multiple of --batch-size 30'
 checks=$((checks + 1))
