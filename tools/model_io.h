@@ -46,6 +46,9 @@ Status weights_resolve(const char *checkpoint, WeightsChoice choice, char **path
  * that names both. On failure *m is empty. */
 Status model_open(Model *m, const char *checkpoint, WeightsChoice choice, const Config *user);
 
+/* Says where weights that start another run were trained with another size of pictures or mixer. */
+Status model_tell_origin(const VitttConfig *now, const SafeFile *file, const char *path);
+
 /* A network with random weights from `seed`, described by the user's [model]; `classes` > 0
  * overrides the number of classes. training: with gradients. */
 Status model_create(Model *m, const Config *user, int64_t classes, bool training, uint64_t seed);

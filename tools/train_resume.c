@@ -121,6 +121,7 @@ Status trainer_load_initial(Trainer *t) {
     TRY(weights_resolve(given, WEIGHTS_AUTO, &path));
     Status s = safetensors_open(path, &file);
     if (s == STATUS_OK) s = status_context(load_all(t, file), "%s", path);
+    if (s == STATUS_OK) s = model_tell_origin(&t->model.config, file, path);
     if (file) safetensors_close(file);
     mem_free(path);
     return s;

@@ -128,7 +128,11 @@ awk "BEGIN {exit !($last < 0.1)}" || fail "one batch is not learnt: loss $last"
 # ---- accumulation, bf16, starting weights, a share of the data ----
 run 0 train "${tiny[@]}" "${small_data[@]}" --batch-size 16 --grad-accum-steps 2 --max-steps 2 -o runs/accum
 run 0 train "${tiny[@]}" "${small_data[@]}" --precision bf16 --max-steps 2 -o runs/bf16
+run 0 train "${tiny[@]}" "${small_data[@]}" --initial-checkpoint runs/a --img-size 32 --mixer q_is_k --max-steps 1 -o runs/larger
+tells 'was trained on pictures of 16x16 pixels, it runs on 32x32'
+tells 'was trained with model.mixer = base, it runs with q_is_k'
 run 0 train "${tiny[@]}" "${small_data[@]}" --initial-checkpoint runs/a --max-steps 1 -o runs/from
+case $err in *'was trained'*) fail 'the same model is told to be another' ;; esac
 first=$(awk -F, '$1 == "train" && $2 == 1 {print $4}' runs/from/metrics.csv)
 scratch=$(awk -F, '$1 == "train" && $2 == 1 {print $4}' runs/a/metrics.csv)
 checks=$((checks + 1))
