@@ -55,8 +55,8 @@ static const Option eval_options[] = {
 
 static const Section *eval_sections(int *count) {
     static Section list[8];
-    *count = sections_fill(list, 7, "model data preprocess loader dist");
-    list[(*count)++] = (Section){"eval", eval_options, &eval};
+    list[0] = (Section){"eval", eval_options, &eval}; /* help begins with what it is asked for */
+    *count = 1 + sections_fill(list + 1, 7, "data preprocess loader model dist");
     return list;
 }
 

@@ -45,8 +45,8 @@ static const Option probe_options[] = {
 
 static const Section *sections(int *count) {
     static Section list[8];
-    *count = sections_fill(list, 7, "model data preprocess loader nvs_model");
-    list[(*count)++] = (Section){"probe", probe_options, &options};
+    list[0] = (Section){"probe", probe_options, &options};
+    *count = 1 + sections_fill(list + 1, 7, "data preprocess loader model nvs_model");
     return list;
 }
 
