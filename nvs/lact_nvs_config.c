@@ -34,7 +34,7 @@ const Option lact_nvs_options[] = {
     {"frugal", OPTION_BOOL, FIELD(frugal), "true", 0, 0, NULL, "frugal",
      "training computes the hidden values of the MLPs again: an eighth less memory, 1 % of the "
      "time"},
-    {"span", OPTION_BOOL, FIELD(span), "false", 0, 0, NULL, "span",
+    {"span", OPTION_BOOL, FIELD(span), "true", 0, 0, NULL, "span",
      "in bf16, steps of few tokens are orthogonalised within their span: less work, less rounding"},
     {NULL, OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL, NULL},
 };
