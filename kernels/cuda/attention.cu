@@ -5,15 +5,15 @@
 
 /* ---- gradients of the weights ---------------------------------------------------------------- */
 
-#define SUM_PARTS 64 /* after the first stage */
-#define SUM_ROWS  8  /* of threads, which share a block's parts */
+#define SUM_PARTS 160 /* that one block sums: no fewer than blocks of one head at a time */
+#define SUM_ROWS  16  /* of threads, which share a block's parts */
 
 /* The sums of parts [begin, end), in every row of threads. */
 static __device__ __forceinline__ void parts_sum(float (*sums)[ATTENTION_WIDTH], const float *from,
                                                  int64_t begin, int64_t end, int width) {
     for (int c = threadIdx.x; c < width; c += blockDim.x) {
         float sum = 0;
-#pragma unroll 4
+#pragma unroll 8
         for (int64_t p = begin + threadIdx.y; p < end; p += SUM_ROWS) sum += from[p * width + c];
         sums[threadIdx.y][c] = sum;
     }

@@ -11,8 +11,9 @@
 #define PARTS 6 /* two halves of k and v, four tiles of q and dout */
 
 typedef struct Numbers {
-    /* of queries: 8 channels, three of -lse in powers of two, three of -delta; 8 rows more */
-    uint4 less[WINDOW + 8];
+    /* of queries: 8 channels, three of -lse in powers of two, three of -delta */
+    uint4 less[WINDOW];
+    uint4 ones[2][8], zeros[64];
     float q_rate[WINDOW], k_rate[WINDOW];
     ChannelFactors w;
     float scaled_w[HEAD], sums[8][HEAD]; /* w ln 2; of the keys' warps */
@@ -73,7 +74,8 @@ typedef struct Room {
     Shared here, ready;              /* barriers of parts: copied, normed */
     Shared full, empty;              /* of entries */
     Shared raw;                      /* of the keys' warps: their raw rows are there */
-    Shared less;
+    Shared done;                     /* of halves of the keys: dq has their share */
+    Shared less, ones, zeros;
     Numbers *numbers;
 } Room;
 
@@ -91,7 +93,10 @@ static __device__ __forceinline__ Room room_init(char *memory) {
     r.full = r.ready + 8 * PARTS;
     r.empty = r.full + 8 * TILES;
     r.raw = r.empty + 8 * TILES;
+    r.done = r.raw + 64;
     r.less = r.here + BARRIER_BYTES;
+    r.ones = r.less + WINDOW * 16;
+    r.zeros = r.ones + 256;
     r.numbers = (Numbers *)(memory + (r.less - start));
     return r;
 }
@@ -119,9 +124,14 @@ static __device__ __forceinline__ void part_fetch(const AttentionArgs &a, const 
     }
 }
 
+/* What is computed from these is computed anew: the compiler would keep it all, in memory. */
+static __device__ __forceinline__ void forget(Lanes &lanes, int &warp, int &lane) {
+    asm volatile("" : "+r"(lanes.below), "+r"(lanes.beside), "+r"(warp), "+r"(lane));
+}
+
 static __device__ __forceinline__ void keys_prepare(const AttentionArgs &a, const Room &r, int half,
-                                                    int phase, const Lanes &lanes, int warp,
-                                                    int lane) {
+                                                    int phase, Lanes lanes, int warp, int lane) {
+    forget(lanes, warp, lane);
     const int row0 = 128 * half + 16 * warp, row = row0 + (lane >> 2);
     barrier_wait(r.here + 8 * half, phase);
     if (a.q_w) {
@@ -157,15 +167,16 @@ typedef struct Outputs {
 /* Asks for a head's o and lse in the L2 cache; all threads of a warpgroup. */
 static __device__ __forceinline__ void outputs_ahead(const AttentionArgs &a, const WindowMaps &maps,
                                                      const Item &item) {
-    if (threadIdx.x == 0) window_ahead(&maps.o, item.head * HEAD, item.window);
+    if ((threadIdx.x & 127) == 0) window_ahead(&maps.o, item.head * HEAD, item.window);
     __syncwarp();
-    if (32 * threadIdx.x < a.tokens)
+    if (32 * (threadIdx.x & 127) < a.tokens)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(a.lse + (int64_t)item.at * a.tokens +
-                                                      32 * threadIdx.x));
+                                                      32 * (threadIdx.x & 127)));
 }
 
 static __device__ __forceinline__ void outputs_get(Outputs &x, const AttentionArgs &a, int tile,
                                                    const Item &item, int warp, int lane) {
+    asm volatile("" : "+r"(warp), "+r"(lane));
     const int row = 64 * tile + 16 * warp + (lane >> 2), width = a.heads * HEAD;
     const bf16 *window = (const bf16 *)a.o + (int64_t)item.window * a.tokens * width;
     const float *lses = a.lse + (int64_t)item.at * a.tokens;
@@ -193,7 +204,8 @@ static __device__ __forceinline__ uint4 less_of(float a, float b) {
 
 static __device__ __forceinline__ void queries_prepare(const AttentionArgs &a, const Room &r,
                                                        int tile, const Outputs &x, int phase,
-                                                       const Lanes &lanes, int warp, int lane) {
+                                                       Lanes lanes, int warp, int lane) {
+    forget(lanes, warp, lane);
     const int row0 = 64 * tile + 16 * warp, row = row0 + (lane >> 2);
     barrier_wait(r.here + 8 * (2 + tile), phase);
     float delta[2], squares[2];

@@ -2,11 +2,10 @@
  *
  * A persistent block goes from head to head. Two warpgroups have 64 keys each, twice a head, and go
  * through the queries in tiles of 64; scores are computed once, with keys as rows, so that P' and
- * dS' are operands of dv and dk as they lie in registers. dS goes through one of four entries to a
- * third warpgroup, which sums dq of all 256 queries in registers. That one also brings and norms
- * what comes next, in parts: a half of the keys and values, or a tile of queries and dout, is
- * fetched as soon as the entries show that the head before is done with it. So nobody waits at the
- * end of a head.
+ * dS' are operands of dv and dk as they lie in registers. dS goes through one of four entries to
+ * one of two further warpgroups, which sum dq of two tiles of queries each in registers. They also
+ * bring and norm what comes next, in parts: a half of the keys and values, or a tile of queries and
+ * dout, is fetched as soon as the entries show that the head before is done with it.
  *
  * In shared memory stand k w rate and q rate scale in powers of two, w the product of both norms'
  * weights and rate that of the row, rounded to BF16; so products are scores. What is subtracted
@@ -15,7 +14,10 @@
  */
 #include "kernels/cuda/attention_window_keys.cuh"
 
-#define THREADS 384
+#define THREADS 512
+/* a thread of the keys, of those that serve: together what the launch gives */
+#define KEYS_REGISTERS  160
+#define SERVE_REGISTERS 96
 
 #if HAVE_SM90A
 
@@ -42,8 +44,9 @@ static __device__ __forceinline__ void sums_add(const Room &r, float (&dq)[32], 
  * in powers of two. dq = rate (x - n mean(n x)), x that times scale. */
 static __device__ __forceinline__ void queries_put(const AttentionArgs &a, const Room &r,
                                                    const WindowMaps &maps, const Item &item,
-                                                   float (&dq)[32], int tile, const Lanes &lanes,
-                                                   int warp, int lane) {
+                                                   float (&dq)[32], int tile, Lanes lanes, int warp,
+                                                   int lane) {
+    forget(lanes, warp, lane);
     const int row0 = 64 * tile + 16 * warp, row = row0 + (lane >> 2);
     const float share = a.q_w ? LN_2 * LN_2 / (HEAD * a.scale * a.scale) : 0.0f;
     uint32_t n[4][4]; /* [two chunks][chunk, row] */
@@ -73,79 +76,98 @@ static __device__ __forceinline__ void queries_put(const AttentionArgs &a, const
 }
 
 /* Nobody of the warpgroup reads any more what is fetched over, nor is it being sent. */
-static __device__ __forceinline__ void serve_sync(int lane) {
+static __device__ __forceinline__ void serve_sync(int group, int lane) {
     if (lane == 0) sends_read();
     __syncwarp();
-    asm volatile("bar.sync 1, 128;" ::: "memory");
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + 4 * group) : "memory");
 }
 
-/* A head's queries, the first half of the keys. A full entry says that both warpgroups are done
- * with all before it: what they read then makes room for the same part of the next head. */
-static __device__ __forceinline__ void first_half(const AttentionArgs &a, const Room &r,
-                                                  const WindowMaps &maps, const Item &item,
-                                                  const Item &next, float (&dq)[TILES][32],
-                                                  int items, bool first, int phase,
-                                                  const Lanes &lanes, int warp, int lane) {
-#pragma unroll
-    for (int i = 0; i < TILES; i++) {
-        Outputs x;
-        if (i == 0) outputs_get(x, a, 3, item, warp, lane);
-        barrier_wait(r.full + 8 * i, 0);
-        if (i == 0 && threadIdx.x == 0 && !first) part_fetch(a, r, maps, 1, item);
-        __syncwarp();
-        sums_add(r, dq[i], i, 0);
-        if (i == 0) queries_prepare(a, r, 3, x, phase, lanes, warp, lane);
-        if (i == 1) keys_prepare(a, r, 1, phase, lanes, warp, lane);
-        if (i == 1 && next.at < items) outputs_ahead(a, maps, next);
-    }
+/* Prepares a tile of queries with what it needs from memory. */
+static __device__ __forceinline__ void tile_prepare(const AttentionArgs &a, const Room &r, int tile,
+                                                    const Item &item, int phase, const Lanes &lanes,
+                                                    int warp, int lane) {
+    Outputs x;
+    outputs_get(x, a, tile, item, warp, lane);
+    queries_prepare(a, r, tile, x, phase, lanes, warp, lane);
 }
 
-/* The second half. What the keys' warpgroups need first of the next head is prepared before dq
- * leaves. */
-static __device__ __forceinline__ void second_half(const AttentionArgs &a, const Room &r,
-                                                   const WindowMaps &maps, const Item &item,
-                                                   const Item &next, float (&dq)[TILES][32],
-                                                   bool more, int phase, const Lanes &lanes,
-                                                   int warp, int lane) {
-#pragma unroll
-    for (int i = 0; i < TILES; i++) {
-        Outputs x;
-        if (i > 1 && more) outputs_get(x, a, i - 2, next, warp, lane);
-        barrier_wait(r.full + 8 * i, 1);
-        serve_sync(lane);
-        if (threadIdx.x == 0 && more) part_fetch(a, r, maps, i == 0 ? 0 : i + 1, next);
-        __syncwarp();
-        sums_add(r, dq[i], i, 1);
-        if (i == 1 && more) keys_prepare(a, r, 0, phase ^ 1, lanes, warp, lane);
-        if (i > 1 && more) queries_prepare(a, r, i - 2, x, phase ^ 1, lanes, warp, lane);
-        if (i == 3 && more) outputs_get(x, a, 2, next, warp, lane);
-        queries_put(a, r, maps, item, dq[i], i, lanes, warp, lane);
-        if (i == 3 && more) queries_prepare(a, r, 2, x, phase ^ 1, lanes, warp, lane);
+/* The first half of the keys for two tiles of queries. A full entry says that both warpgroups of
+ * the keys are done with all before it. */
+template <int GROUP>
+static __device__ __forceinline__ void
+first_half(const AttentionArgs &a, const Room &r, const WindowMaps &maps, const Item &item,
+           const Item &next, float (&dq)[2][32], int items, bool first, int phase,
+           const Lanes &lanes, int warp, int lane) {
+    barrier_wait(r.full + 8 * GROUP, 0);
+    if (GROUP == 0 && threadIdx.x == 0 && !first) {
+        barrier_wait(r.done + 8, phase ^ 1);
+        part_fetch(a, r, maps, 1, item);
     }
-    serve_sync(lane);
-    if (threadIdx.x == 0 && more) part_fetch(a, r, maps, 5, next);
     __syncwarp();
+    sums_add(r, dq[0], GROUP, 0);
+    if (GROUP == 1 && next.at < items) outputs_ahead(a, maps, next);
+    if (GROUP == 0) keys_prepare(a, r, 1, phase, lanes, warp, lane);
+    barrier_wait(r.full + 8 * (GROUP + 2), 0);
+    __syncwarp();
+    sums_add(r, dq[1], GROUP + 2, 0);
+    barrier_arrive(r.done);
 }
 
+/* The second half; dq leaves. Fetches what the next head has in its place, and prepares it: the
+ * keys' warpgroups wait for the first tiles of queries. */
+template <int GROUP>
+static __device__ __forceinline__ void
+second_half(const AttentionArgs &a, const Room &r, const WindowMaps &maps, const Item &item,
+            const Item &next, float (&dq)[2][32], bool more, int phase, const Lanes &lanes,
+            int warp, int lane) {
+    const bool fetches = threadIdx.x % 128 == 0 && more;
+    barrier_wait(r.full + 8 * GROUP, 1);
+    __syncwarp();
+    sums_add(r, dq[0], GROUP, 1);
+    if (GROUP == 0 && fetches) {
+        barrier_wait(r.done, phase);
+        part_fetch(a, r, maps, 0, next);
+    }
+    __syncwarp();
+    queries_put(a, r, maps, item, dq[0], GROUP, lanes, warp, lane);
+    if (GROUP == 1 && more) keys_prepare(a, r, 0, phase ^ 1, lanes, warp, lane);
+    serve_sync(GROUP, lane);
+    if (fetches) part_fetch(a, r, maps, GROUP + 2, next);
+    __syncwarp();
+    barrier_wait(r.full + 8 * (GROUP + 2), 1);
+    __syncwarp();
+    sums_add(r, dq[1], GROUP + 2, 1);
+    barrier_arrive(r.done + 8);
+    queries_put(a, r, maps, item, dq[1], GROUP + 2, lanes, warp, lane);
+    Outputs x;
+    if (more) outputs_get(x, a, GROUP, next, warp, lane);
+    serve_sync(GROUP, lane);
+    if (fetches) part_fetch(a, r, maps, GROUP + 4, next);
+    __syncwarp();
+    if (!more) return;
+    queries_prepare(a, r, GROUP, x, phase ^ 1, lanes, warp, lane);
+    tile_prepare(a, r, GROUP + 2, next, phase ^ 1, lanes, warp, lane);
+}
+
+/* Tiles GROUP and GROUP + 2 of the queries of all heads. */
+template <int GROUP>
 static __device__ __forceinline__ void serve(const AttentionArgs &a, const Room &r,
                                              const WindowMaps &maps, int items) {
     const Lanes lanes = lanes_init();
-    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    const int warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31;
     Item item = item_of(a, blockIdx.x);
     for (int part = 0; part < PARTS && threadIdx.x == 0; part++) part_fetch(a, r, maps, part, item);
     __syncwarp();
-    keys_prepare(a, r, 0, 0, lanes, warp, lane);
-    for (int i = 0; i < 3; i++) {
-        Outputs x;
-        outputs_get(x, a, i, item, warp, lane);
-        queries_prepare(a, r, i, x, 0, lanes, warp, lane);
-    }
+    if (GROUP == 1) keys_prepare(a, r, 0, 0, lanes, warp, lane);
+    tile_prepare(a, r, GROUP, item, 0, lanes, warp, lane);
+    tile_prepare(a, r, GROUP + 2, item, 0, lanes, warp, lane);
     bool first = true;
+#pragma unroll 1
     for (int phase = 0; item.at < items; phase ^= 1) {
         const Item next = item_of(a, item.at + gridDim.x);
-        float dq[TILES][32];
-        first_half(a, r, maps, item, next, dq, items, first, phase, lanes, warp, lane);
-        second_half(a, r, maps, item, next, dq, next.at < items, phase, lanes, warp, lane);
+        float dq[2][32];
+        first_half<GROUP>(a, r, maps, item, next, dq, items, first, phase, lanes, warp, lane);
+        second_half<GROUP>(a, r, maps, item, next, dq, next.at < items, phase, lanes, warp, lane);
         item = next;
         first = false;
     }
@@ -164,8 +186,11 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x < HEAD)
         r.numbers->scaled_w[threadIdx.x] =
             a.q_w ? LN_2 * a.q_w[threadIdx.x] * a.k_w[threadIdx.x] : LN_2;
-    for (int i = threadIdx.x; i < WINDOW + 8; i += THREADS)
-        r.numbers->less[i] = make_uint4(0, 0, 0, 0); /* they must be numbers */
+    if (threadIdx.x < 16)
+        r.numbers->ones[threadIdx.x / 8][threadIdx.x % 8] =
+            threadIdx.x < 8 ? make_uint4(0x3f803f80, 0x3f80, 0, 0)
+                            : make_uint4(0, 0x3f800000, 0x3f803f80, 0);
+    if (threadIdx.x < 64) r.numbers->zeros[threadIdx.x] = make_uint4(0, 0, 0, 0);
     if (threadIdx.x == 0) {
         for (int i = 0; i < PARTS; i++) {
             barrier_init(r.here + 8 * i, 1);
@@ -176,14 +201,22 @@ __global__ void __launch_bounds__(THREADS, 1)
             barrier_init(r.full + 8 * i, 256);
             barrier_init(r.empty + 8 * i, 128);
         }
+        for (int i = 0; i < 2; i++) barrier_init(r.done + 8 * i, 256);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     shared_is_written();
     __syncthreads();
-    if (threadIdx.x < 128)
-        serve(a, r, maps, items);
-    else /* the maximum: the compiler knows then that it is one number for the warp */
-        keys_take(a, r, maps, items, (int)__reduce_max_sync(0xffffffffu, threadIdx.x / 128 - 1));
+    const int role = (int)__reduce_max_sync(0xffffffffu, threadIdx.x / 128);
+    if (role == 0) {
+        registers_down<SERVE_REGISTERS>();
+        serve<0>(a, r, maps, items);
+    } else if (role == 3) {
+        registers_down<SERVE_REGISTERS>();
+        serve<1>(a, r, maps, items);
+    } else {
+        registers_up<KEYS_REGISTERS>();
+        keys_take(a, r, maps, items, role - 1);
+    }
 #endif
 }
 

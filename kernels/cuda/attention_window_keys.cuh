@@ -18,40 +18,24 @@ static __device__ __forceinline__ void slopes(const float (&s)[32], const float 
     }
 }
 
-/* d (64 x 64) += a (64 x 16, registers) b, not turned. */
-static __device__ __forceinline__ void wgmma_straight(float (&d)[32], const uint32_t (&a)[4],
-                                                      uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32
-                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 0;\n"
-                 : SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
-/* Rows of 8 channels, 16 bytes after one another, as an operand of 16: the upper eight are those of
- * the row that is 8 further, and are multiplied by zeros. */
-static __device__ __forceinline__ uint64_t operand_rows(Shared at) {
-    return (uint64_t)(at >> 4) | (uint64_t)(128 >> 4) << 16 | (uint64_t)(128 >> 4) << 32;
+/* Rows of 8 channels, 16 bytes after one another, as an operand of 16: the upper eight are zeros.
+ * pitch: from eight rows to the next. */
+static __device__ __forceinline__ uint64_t operand_rows(const Room &r, Shared at, int pitch) {
+    return (uint64_t)(at >> 4) | (uint64_t)((r.zeros - at) >> 4) << 16 |
+           (uint64_t)(pitch >> 4) << 32;
 }
 
 /* Starts one of both: s = k q' - lse (NUMBER 0), or d = v dout' - delta (1). Further channels of k
  * and v have ones where those of q and dout have the three parts of the number. */
 template <int NUMBER>
 static __device__ __forceinline__ void product_start(float (&s)[32], const Room &r, Shared rows,
-                                                     Shared columns, int tile, int lane) {
+                                                     Shared columns, int tile) {
     const uint64_t a = operand_straight(rows), b = operand_straight(columns);
-    const int pair = lane & 3; /* of channels: 1 is 0x3f80 */
-    const uint32_t ones = NUMBER ? (pair == 1   ? 0x3f800000
-                                    : pair == 2 ? 0x3f803f80
-                                                : 0)
-                                 : (pair == 0   ? 0x3f803f80
-                                    : pair == 1 ? 0x3f80
-                                                : 0);
-    uint32_t f[4] = {ones, ones, 0, 0}; /* made before products begin */
-    asm volatile("" : "+r"(f[0]), "+r"(f[1]), "+r"(f[2]), "+r"(f[3])::"memory");
     wgmma_begin();
 #pragma unroll
     for (int i = 0; i < 4; i++) wgmma_64<0>(s, a + 2 * i, b + 2 * i, i > 0);
-    wgmma_straight(s, f, operand_rows(r.less + 1024 * tile));
+    wgmma_64<0>(s, operand_rows(r, r.ones + 128 * NUMBER, 0),
+                operand_rows(r, r.less + 1024 * tile, 128), 1);
     wgmma_commit();
 }
 
@@ -92,23 +76,23 @@ static __device__ __forceinline__ void steps(const AttentionArgs &a, const Room 
     const int keys = 128 * pass + 64 * group;
     float s[32], d[32];
     if (pass == 0) barrier_wait(r.ready + 8 * 2, phase);
-    product_start<0>(s, r, r.k + keys * 128, r.q, 0, lane);
+    product_start<0>(s, r, r.k + keys * 128, r.q, 0);
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
         const Shared entry = r.entries + tile * ENTRY_BYTES + group * TILE_BYTES;
         uint32_t p[4][4], f[4][4];
-        product_start<1>(d, r, r.v + keys * 128, r.g + tile * TILE_BYTES, tile, lane);
+        product_start<1>(d, r, r.v + keys * 128, r.g + tile * TILE_BYTES, tile);
         wgmma_wait<1>();
 #pragma unroll
         for (int i = 0; i < 32; i++) s[i] = exponential2(s[i]);
-        wgmma_wait<0>();
+        barrier_wait(r.empty + 8 * tile, pass ^ 1); /* also: no power is moved over it, as over */
+        wgmma_wait<0>();                            /* this, so that they run beside dP' */
         slopes(s, d, p, f);
         sums_start(dk, dv, r, p, f, tile);
         if (tile + 1 < TILES) {
             if (pass == 0) barrier_wait(r.ready + 8 * (3 + tile), phase);
-            product_start<0>(s, r, r.k + keys * 128, r.q + (tile + 1) * TILE_BYTES, tile + 1, lane);
+            product_start<0>(s, r, r.k + keys * 128, r.q + (tile + 1) * TILE_BYTES, tile + 1);
         }
-        barrier_wait(r.empty + 8 * tile, pass ^ 1);
 #pragma unroll
         for (int c = 0; c < 4; c++) /* dS with queries as rows */
             matrix_put_turned(entry, lanes, 16 * c, 2 * warp, f[c]);
