@@ -128,7 +128,8 @@ static void fill_period(DType dtype, unsigned char *host, int64_t count, uint64_
     }
 }
 
-Status bench_fill(Device *d, Tensor t, uint64_t seed) {
+/* From the host; elements behind the first period repeat it. */
+static Status push_values(Device *d, Tensor t, uint64_t seed) {
     size_t bytes = tensor_bytes(t), period = FILL_PERIOD * dtype_size(t.dtype);
     if (period > bytes) period = bytes;
     unsigned char *host;
@@ -140,6 +141,22 @@ Status bench_fill(Device *d, Tensor t, uint64_t seed) {
     if (s == STATUS_OK) s = device_sync(d);
     mem_free(host);
     return s;
+}
+
+Status bench_fill(Device *d, Tensor t, uint64_t seed) {
+    const int64_t count = tensor_count(t), size = (int64_t)dtype_size(t.dtype);
+    if ((t.dtype != DTYPE_F32 && t.dtype != DTYPE_BF16) || count <= FILL_PERIOD)
+        return push_values(d, t, seed);
+    /* What is filled already is copied behind itself, where it is: gigabytes from the host would
+     * take longer than measuring. */
+    TRY(push_values(d, tensor_1d(t.data, t.dtype, FILL_PERIOD), seed));
+    for (int64_t done = FILL_PERIOD; done < count;) {
+        const int64_t n = count - done < done ? count - done : done;
+        char *to = (char *)t.data + done * size;
+        TRY(d->k->copy(d, grad_set(tensor_1d(to, t.dtype, n)), tensor_1d(t.data, t.dtype, n), 1));
+        done += n;
+    }
+    return device_sync(d);
 }
 
 Status bench_pull(Device *d, Tensor t, void **host, const char *what) {
