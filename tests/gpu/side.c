@@ -300,13 +300,26 @@ static Tensor side_pictures(Side *s, int64_t batch) {
     return out;
 }
 
-Values side_scores(Side *s, int64_t batch, bool fold, bool *folded) {
+/* Layer norms of the model within products, and those that the device promises for so many rows. */
+static Folds folds_of(const Side *s, int64_t rows) {
+    Folds f = {0, 0};
+    for (int64_t i = 0; i < s->model->config.depth; i++) {
+        const VitttBlock *b = &s->model->blocks[i];
+        const Tensor qkv = b->mixer.qkv_w->value, fc1 = b->fc1_w->value;
+        f.done += !tensor_is_none(b->fold1.w) + !tensor_is_none(b->fold2.w);
+        if (qkv.dtype != DTYPE_BF16) continue;
+        f.promised += device_folds_norms(s->d, rows, qkv.shape[0], qkv.shape[1]) +
+                      device_folds_norms(s->d, rows, fc1.shape[0], fc1.shape[1]);
+    }
+    return f;
+}
+
+Values side_scores(Side *s, int64_t batch, bool fold, Folds *folds) {
     static const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
     const Tensor pixels = side_pictures(s, batch);
     const int64_t grid = s->model->config.image_size / s->model->config.patch;
     if (fold) must(vittt_fold(s->model, s->d, batch), "folding norms");
-    const VitttBlock *b = &s->model->blocks[0];
-    *folded = !tensor_is_none(b->fold1.w) || !tensor_is_none(b->fold2.w);
+    *folds = folds_of(s, batch * grid * grid);
     tape_reset(s->tape, false);
     Var *patches =
         op_image_normalise(s->tape, pixels, mean, std, vittt_input_patch(&s->model->config));

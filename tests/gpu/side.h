@@ -51,8 +51,11 @@ void side_close(Side *s);
 void side_pass(Side *s, Values *logits, Values *gradients, double *loss);
 
 /* Logits of `batch` pictures in a pass that records nothing. fold: with layer norms within products
- * (vittt_fold); *folded says whether the device does any so. */
-Values side_scores(Side *s, int64_t batch, bool fold, bool *folded);
+ * (vittt_fold). */
+typedef struct Folds {
+    int done, promised; /* norms within products; of device_folds_norms */
+} Folds;
+Values side_scores(Side *s, int64_t batch, bool fold, Folds *folds);
 
 /* Trains up to step `until` of a run of s->steps steps and saves in `folder`; resume: goes on from
  * what lies there. */
