@@ -97,12 +97,14 @@ struct Kernels {
     /* ---- normalisation -------------------------------------------------------------------- */
 
     /* y = (x-mean)*rstd*w + b over the last dimension C; biased variance; stats[M,2] = mean, rstd
-     * (optional). x, y act; w, b, stats F32 (vittt.md 3.4). y none: stats alone; w, b none. */
+     * (optional). x, y act; w, b, stats F32 (vittt.md 3.4). y none: stats alone; w, b none. y
+     * [B,n,C] and x [B,N,C], n < N: of the first n tokens of each sample (stats[B*n,2]). */
     Status (*layernorm)(Device *d, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b, float eps);
     /* scaled[M,C] = scale[r / (M/B)] dx for row r, the gradient of a branch with stochastic depth
      * (optional; of dx as it is afterwards); scale F32 [B], B divides M. y (optional, act): what
      * layernorm gave, once more, with its b (none: 0); it may be dy, whose gradients are then used
-     * up. dx, scaled act. */
+     * up. dx, scaled act. dy and y [B,n,C], x and dx [B,N,C], n < N: as in layernorm; other tokens
+     * of dx stay as they are (dx.add true, no scaled). */
     Status (*layernorm_backward)(Device *d, Grad dx, Grad dw, Grad db, Tensor y, Tensor dy,
                                  Tensor x, Tensor w, Tensor b, Tensor stats, Tensor scaled,
                                  Tensor scale);

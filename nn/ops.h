@@ -70,6 +70,11 @@ Var *op_layernorm(Tape *t, Var *x, Var *w, Var *b, float eps); /* b may be NULL 
 /* layernorm(x [..., I]; norm_w, norm_b) w' + b, w [O,I] -> [..., O]; norm_b and b may be NULL:
  * op_layernorm and op_linear as one node, so that the normed x need not be kept. */
 Var *op_norm_linear(Tape *t, Var *x, Var *norm_w, Var *norm_b, float eps, Var *w, Var *b);
+/* The same with rows [first, first + rows) of w, without biases. */
+Var *op_norm_linear_rows(Tape *t, Var *x, Var *norm_w, float eps, Var *w, int64_t first,
+                         int64_t rows);
+/* layernorm(.; w) of the first `count` tokens of x [B,N,C]: op_layernorm of op_slice_tokens. */
+Var *op_norm_tokens(Tape *t, Var *x, int64_t count, Var *w, float eps);
 /* x + (gelu(n w1' + b1) w2' + b2), n = layernorm(x [..., I]; norm_w, norm_b); norm_b, b1, b2 may be
  * NULL: op_layernorm and op_mlp_residual as one node, likewise (ops_norm_mlp.c). */
 Var *op_norm_mlp(Tape *t, Var *x, Var *norm_w, Var *norm_b, float eps, Var *w1, Var *b1, Var *w2,

@@ -33,6 +33,12 @@ Status op_zero_bias(Tape *t, int64_t width, Tensor *out, bool *taken);
  * (may be none). */
 Status op_lay_side_by_side(Tape *t, Tensor y, Tensor a, Tensor b, Tensor same, Tensor c);
 
+/* Rows [first, first + rows) of a matrix. */
+static inline Tensor op_rows_part(Tensor w, int64_t first, int64_t rows) {
+    char *data = (char *)w.data + (size_t)(first * w.shape[1]) * dtype_size(w.dtype);
+    return tensor_2d(data, w.dtype, rows, w.shape[1]);
+}
+
 /* Tensor as a matrix [rows, last]. */
 static inline Tensor op_rows(Tensor x) {
     return tensor_view2(x, tensor_rows(x), tensor_last(x));

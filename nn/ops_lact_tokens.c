@@ -3,12 +3,6 @@
 
 /* ---- a part of a linear layer ----------------------------------------------------------- */
 
-/* Rows [first, first + rows) of a matrix. */
-static Tensor rows_part(Tensor w, int64_t first, int64_t rows) {
-    char *data = (char *)w.data + (size_t)(first * w.shape[1]) * dtype_size(w.dtype);
-    return tensor_2d(data, w.dtype, rows, w.shape[1]);
-}
-
 /* Several parts share one gradient, each with its own rows: the first to arrive clears it all, then
  * every one adds to its part. */
 static Status linear_rows_backward(Tape *t, Node *n) {
@@ -19,13 +13,13 @@ static Status linear_rows_backward(Tape *t, Node *n) {
     Grad dw = tape_grad(t, w);
     if (!tensor_is_none(dw.t)) {
         if (!dw.add) TRY(d->k->zero(d, dw.t));
-        const Grad part = grad_add(rows_part(dw.t, first, rows));
+        const Grad part = grad_add(op_rows_part(dw.t, first, rows));
         TRY(d->k->linear_dw(d, part, grad_none(), dy, op_rows(x->value)));
     }
     const Grad dx = op_rows_grad(tape_grad(t, x));
     if (tensor_is_none(dx.t)) return STATUS_OK;
-    return d->k->linear_dx(d, dx, grad_none(), dy, rows_part(w->value, first, rows), tensor_none(),
-                           ACT_NONE);
+    return d->k->linear_dx(d, dx, grad_none(), dy, op_rows_part(w->value, first, rows),
+                           tensor_none(), ACT_NONE);
 }
 
 Var *op_linear_rows(Tape *t, Var *x, Var *w, int64_t first, int64_t rows) {
@@ -44,7 +38,7 @@ Var *op_linear_rows(Tape *t, Var *x, Var *w, int64_t first, int64_t rows) {
     if (tape_poison(t)) return y;
     const Status s =
         op_kernels(t)->linear(tape_device(t), op_rows(y->value), tensor_none(), op_rows(v),
-                              rows_part(w->value, first, rows), tensor_none(), ACT_NONE);
+                              op_rows_part(w->value, first, rows), tensor_none(), ACT_NONE);
     Node *n = s == STATUS_OK ? tape_record(t, "linear_rows", linear_rows_backward, y, 2, in) : NULL;
     if (n) {
         n->i[0] = first;

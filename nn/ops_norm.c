@@ -50,67 +50,151 @@ Var *op_layernorm(Tape *t, Var *x, Var *w, Var *b, float eps) {
 
 /* ---- layer norm and the linear layer behind it ------------------------------------------- */
 
-/* in: x, norm_w, norm_b, w, b; saved: stats, u (of a lavish tape) */
+/* The gradient of the part of w that was used, if it is wanted: of several parts the first to
+ * arrive clears all. */
+static Status part_gradient(Tape *t, const Node *n, Tensor dy, Tensor u) {
+    Device *d = tape_device(t);
+    Grad dw = tape_grad(t, n->in[3]);
+    const Grad db = tape_grad(t, n->in[4]);
+    if (tensor_is_none(dw.t) && tensor_is_none(db.t)) return STATUS_OK;
+    if (!tensor_is_none(dw.t) && n->i[1] < dw.t.shape[0]) {
+        if (!dw.add) TRY(d->k->zero(d, dw.t));
+        dw = grad_add(op_rows_part(dw.t, n->i[0], n->i[1]));
+    }
+    return d->k->linear_dw(d, dw, db, dy, u);
+}
+
+/* in: x, norm_w, norm_b, w, b; saved: stats, u (of a lavish tape); i: rows of w */
 static Status norm_linear_backward(Tape *t, Node *n) {
     Device *d = tape_device(t);
     Var *const *in = n->in;
     const Tensor x = op_rows(in[0]->value), dy = op_rows(n->out->grad);
     Tensor u = n->saved[1];
-    const Grad dw = tape_grad(t, in[3]), db = tape_grad(t, in[4]);
-    const bool kept = !tensor_is_none(u), weights = !tensor_is_none(dw.t) || !tensor_is_none(db.t);
+    const bool kept = !tensor_is_none(u);
     if (!kept) TRY(tape_take(t, x.dtype, 2, x.shape, &u));
-    if (kept && weights) TRY(d->k->linear_dw(d, dw, db, dy, u));
-    TRY(d->k->linear_dx(d, grad_set(u), grad_none(), dy, in[3]->value, tensor_none(), ACT_NONE));
+    if (kept) TRY(part_gradient(t, n, dy, u));
+    TRY(d->k->linear_dx(d, grad_set(u), grad_none(), dy,
+                        op_rows_part(in[3]->value, n->i[0], n->i[1]), tensor_none(), ACT_NONE));
     const Grad dx = op_rows_grad(tape_grad(t, in[0]));
     /* which leaves u once more; also where nobody asks, so that bits do not hang on that */
     TRY(d->k->layernorm_backward(d, dx, tape_grad(t, in[1]), tape_grad(t, in[2]),
                                  kept ? tensor_none() : u, u, x, in[1]->value, op_value(in[2]),
                                  n->saved[0], tensor_none(), tensor_none()));
-    if (!kept && weights) TRY(d->k->linear_dw(d, dw, db, dy, u));
+    if (!kept) TRY(part_gradient(t, n, dy, u));
     if (!kept) tape_give(t, u);
     return STATUS_OK;
 }
 
-static bool norm_linear_fits(Var *const *in) {
+static bool norm_linear_fits(Var *const *in, int64_t first, int64_t rows) {
     const Tensor x = in[0]->value, w = in[3]->value;
     const int64_t width = tensor_last(x);
     for (int i = 1; i < 3; i++)
         if (in[i] && (tensor_count(in[i]->value) != width || in[i]->value.dtype != DTYPE_F32))
             return false;
     return op_is_act(x.dtype) && w.rank == 2 && w.shape[1] == width && w.dtype == x.dtype &&
+           first >= 0 && rows >= 1 && first <= w.shape[0] - rows &&
            (!in[4] ||
             (in[4]->value.dtype == DTYPE_F32 && tensor_count(in[4]->value) == w.shape[0]));
+}
+
+/* saved: stats, u */
+static Status norm_linear_forward(Tape *t, Var *y, bool record, Tensor w, Var *const *in, float eps,
+                                  Tensor saved[2]) {
+    Device *d = tape_device(t);
+    const Tensor x = op_rows(in[0]->value);
+    Tensor bias = op_value(in[2]);
+    const int64_t pairs[] = {x.shape[0], 2};
+    bool taken = false;
+    TRY(tape_take(t, x.dtype, 2, x.shape, &saved[1]));
+    if (!in[2]) TRY(op_zero_bias(t, x.shape[1], &bias, &taken));
+    if (record) TRY(tape_take(t, DTYPE_F32, 2, pairs, &saved[0]));
+    TRY(d->k->layernorm(d, saved[1], saved[0], x, in[1]->value, bias, eps));
+    if (taken) tape_give(t, bias);
+    return d->k->linear(d, op_rows(y->value), tensor_none(), saved[1], w, op_value(in[4]),
+                        ACT_NONE);
+}
+
+static Var *norm_linear(Tape *t, const char *op, Var *const *in, float eps, int64_t first,
+                        int64_t rows) {
+    const Tensor x = in[0]->value;
+    int64_t shape[TENSOR_MAX_RANK];
+    for (int i = 0; i < x.rank; i++) shape[i] = x.shape[i];
+    shape[x.rank - 1] = rows;
+    Var *y = tape_output(t, x.dtype, x.rank, shape);
+    if (tape_poison(t)) return y;
+    Tensor saved[2] = {tensor_none(), tensor_none()};
+    const bool record = tape_will_record(t, 5, in);
+    const Tensor w = op_rows_part(in[3]->value, first, rows);
+    const Status s = norm_linear_forward(t, y, record, w, in, eps, saved);
+    Node *n = s == STATUS_OK ? tape_record(t, op, norm_linear_backward, y, 5, in) : NULL;
+    if (n) {
+        n->i[0] = first;
+        n->i[1] = rows;
+        n->saved[0] = saved[0];
+    }
+    if (n && tape_thrift(t) == TAPE_LAVISH)
+        n->saved[1] = saved[1];
+    else if (s == STATUS_OK)
+        tape_give(t, saved[1]);
+    return op_done(t, op, s, y);
 }
 
 Var *op_norm_linear(Tape *t, Var *x, Var *norm_w, Var *norm_b, float eps, Var *w, Var *b) {
     Var *in[] = {x, norm_w, norm_b, w, b}, *needed[] = {x, norm_w, w};
     if (!op_ready(t, "norm_linear", 3, needed)) return tape_poison(t);
-    if (!norm_linear_fits(in))
+    const int64_t rows = w->value.shape[0];
+    if (!norm_linear_fits(in, 0, rows))
         return op_refuse(t, "norm_linear", 5, in,
                          "x [..., I], F32 norms [I], w [O, I] of x's dtype, b F32 [O]");
+    return norm_linear(t, "norm_linear", in, eps, 0, rows);
+}
+
+Var *op_norm_linear_rows(Tape *t, Var *x, Var *norm_w, float eps, Var *w, int64_t first,
+                         int64_t rows) {
+    Var *in[] = {x, norm_w, NULL, w, NULL}, *needed[] = {x, norm_w, w};
+    if (!op_ready(t, "norm_linear_rows", 3, needed)) return tape_poison(t);
+    if (!norm_linear_fits(in, first, rows))
+        return op_refuse(t, "norm_linear_rows", 5, in,
+                         "x [..., I], F32 norm [I], w [O, I] of x's dtype with first + rows <= O");
+    return norm_linear(t, "norm_linear_rows", in, eps, first, rows);
+}
+
+/* ---- layer norm of the first tokens ------------------------------------------------------- */
+
+static Status norm_tokens_backward(Tape *t, Node *n) {
     Device *d = tape_device(t);
-    const Tensor rows = op_rows(x->value);
-    int64_t shape[TENSOR_MAX_RANK], pairs[] = {rows.shape[0], 2};
-    for (int i = 0; i < x->value.rank; i++) shape[i] = x->value.shape[i];
-    shape[x->value.rank - 1] = w->value.shape[0];
-    Var *y = tape_output(t, rows.dtype, x->value.rank, shape);
+    Grad dx = tape_grad(t, n->in[0]);
+    const Grad dw = tape_grad(t, n->in[1]);
+    TRY(tape_status(t));
+    if (!tensor_is_none(dx.t) && !dx.add) {
+        TRY(d->k->zero(d, dx.t));
+        dx.add = true;
+    }
+    return d->k->layernorm_backward(d, dx, dw, grad_none(), tensor_none(), n->out->grad,
+                                    n->in[0]->value, n->in[1]->value, tensor_none(), n->saved[0],
+                                    tensor_none(), tensor_none());
+}
+
+Var *op_norm_tokens(Tape *t, Var *x, int64_t count, Var *w, float eps) {
+    Var *in[] = {x, w};
+    if (!op_ready(t, "norm_tokens", 2, in)) return tape_poison(t);
+    const Tensor v = x->value;
+    if (!op_is_act(v.dtype) || v.rank != 3 || count < 1 || count > v.shape[1] ||
+        tensor_count(w->value) != v.shape[2] || w->value.dtype != DTYPE_F32)
+        return op_refuse(t, "norm_tokens", 2, in, "x [B, N, C] of at least so many tokens, w [C]");
+    Var *y = tape_output(t, v.dtype, 3, (int64_t[]){v.shape[0], count, v.shape[2]});
     if (tape_poison(t)) return y;
-    Tensor u, stats = tensor_none(), bias = op_value(norm_b);
+    Tensor stats = tensor_none(), zeros;
+    const int64_t pairs[] = {v.shape[0] * count, 2};
     bool taken = false;
-    Status s = tape_take(t, rows.dtype, 2, rows.shape, &u);
-    if (s == STATUS_OK && !norm_b) s = op_zero_bias(t, rows.shape[1], &bias, &taken);
-    if (s == STATUS_OK && tape_will_record(t, 5, in)) s = tape_take(t, DTYPE_F32, 2, pairs, &stats);
-    if (s == STATUS_OK) s = d->k->layernorm(d, u, stats, rows, norm_w->value, bias, eps);
+    Status s = op_zero_bias(t, v.shape[2], &zeros, &taken);
+    if (s == STATUS_OK && tape_will_record(t, 2, in)) s = tape_take(t, DTYPE_F32, 2, pairs, &stats);
     if (s == STATUS_OK)
-        s = d->k->linear(d, op_rows(y->value), tensor_none(), u, w->value, op_value(b), ACT_NONE);
-    if (s == STATUS_OK && taken) tape_give(t, bias);
-    Node *n = s == STATUS_OK ? tape_record(t, "norm_linear", norm_linear_backward, y, 5, in) : NULL;
+        s = op_kernels(t)->layernorm(tape_device(t), y->value, stats, v, w->value, zeros, eps);
+    if (s == STATUS_OK && taken) tape_give(t, zeros);
+    Node *n = s == STATUS_OK ? tape_record(t, "norm_tokens", norm_tokens_backward, y, 2, in) : NULL;
     if (n) n->saved[0] = stats;
-    if (n && tape_thrift(t) == TAPE_LAVISH)
-        n->saved[1] = u;
-    else if (s == STATUS_OK)
-        tape_give(t, u);
-    return op_done(t, "norm_linear", s, y);
+    return op_done(t, "norm_tokens", s, y);
 }
 
 /* ---- vectors divided by their norm plus an offset --------------------------------------- */

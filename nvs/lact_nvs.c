@@ -145,9 +145,7 @@ static Var *block_forward(const LactNvs *m, int64_t index, Tape *t, Var *x, int6
                           LactFast *fast) {
     const LactNvsBlock *b = &m->blocks[index];
     x = attend(m, b, t, x);
-    Var *u = fast_norm(b, t, x);
-    Var *y = lact_forward(&b->ttt, t, u, writing, x, fast);
-    tape_drop(t, u);
+    Var *y = lact_forward_normed(&b->ttt, t, x, (LactNorm){b->norm_w[1], LAYER_EPS}, writing, fast);
     tape_drop(t, x);
     return feed_forward(b, t, y);
 }

@@ -234,6 +234,24 @@ Var *lact_forward(const LactLayer *m, Tape *t, Var *x, int64_t writing, Var *res
     return y;
 }
 
+/* The normed rows are not kept, and the writing tokens are normed where they are taken. */
+Var *lact_forward_normed(const LactLayer *m, Tape *t, Var *x, LactNorm norm, int64_t writing,
+                         LactFast *fast) {
+    if (!input_fits(m, t, x, writing)) return tape_poison(t);
+    if (!is_fused(m) || m->trace || tape_thrift(t) == TAPE_LAVISH || !tape_recording(t)) {
+        Var *u = op_layernorm(t, x, norm.w, NULL, norm.eps);
+        Var *y = lact_forward(m, t, u, writing, x, fast);
+        tape_drop(t, u);
+        return y;
+    }
+    const LactFast written = write_tokens(m, t, op_norm_tokens(t, x, writing, norm.w, norm.eps));
+    Var *packed =
+        op_norm_linear_rows(t, x, norm.w, norm.eps, m->qkv_w, lact_query_channel(m), m->width);
+    if (tape_poison(t)) return tape_poison(t);
+    if (fast) *fast = written;
+    return read_packed(m, t, packed, x, written.fused);
+}
+
 /* ---- a scene ------------------------------------------------------------------------------ */
 
 bool lact_into_fits(const LactLayer *m, const Tape *t) {

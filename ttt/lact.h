@@ -80,6 +80,14 @@ Status lact_register(LactLayer *m, Params *p, const char *prefix, int64_t width,
  * to drop. */
 Var *lact_forward(const LactLayer *m, Tape *t, Var *x, int64_t writing, Var *residual,
                   LactFast *fast);
+/* lact_forward of layernorm(x; w), with x as residual: while recording, on a tape that is not
+ * lavish, neither the normed rows nor a copy of the writing ones but their norm is kept. */
+typedef struct LactNorm {
+    Var *w; /* F32 [d] */
+    float eps;
+} LactNorm;
+Var *lact_forward_normed(const LactLayer *m, Tape *t, Var *x, LactNorm norm, int64_t writing,
+                         LactFast *fast);
 /* The same in two parts: all tokens of x write and none reads; and reading alone, where without
  * recording only queries are computed. x stays the caller's. */
 LactFast lact_write(const LactLayer *m, Tape *t, Var *x);

@@ -7,21 +7,45 @@
 
 #define WARPS 8
 
+/* Where the rows of y lie among those of x: `run` of them, then `skipped` that are none of y's; all
+ * of them (skipped 0) where y has as many as x. */
+typedef struct RowRuns {
+    uint32_t run, skipped;
+} RowRuns;
+
+static RowRuns runs_of(Tensor y, Tensor x) {
+    if (!y.data || tensor_rows(y) == tensor_rows(x)) return {1, 0};
+    return {(uint32_t)y.shape[1], (uint32_t)(x.shape[1] - y.shape[1])};
+}
+
+static __device__ __forceinline__ int64_t row_in(RowRuns r, int64_t row) {
+    return r.skipped ? row + (int64_t)((uint32_t)row / r.run) * r.skipped : row;
+}
+
+/* Of a slot whose y may be the first tokens of x. */
+static Status runs_check(const char *op, Tensor y, Tensor x) {
+    if (!y.data || tensor_rows(y) == tensor_rows(x)) return STATUS_OK;
+    const bool fits = y.rank == 3 && x.rank == 3 && y.shape[0] == x.shape[0] &&
+                      y.shape[1] <= x.shape[1] && tensor_rows(x) <= INT32_MAX;
+    return fits ? STATUS_OK : status_set(STATUS_INTERNAL, "%s: rows of other samples", op);
+}
+
 /* ---- layer norm, forward -------------------------------------------------------------------- */
 
 template <typename T, int PACKS>
 __global__ void __launch_bounds__(32 * WARPS)
-    layernorm_kernel(T *y, float *stats, const T *x, NormArgs g, int64_t rows) {
+    layernorm_kernel(T *y, float *stats, const T *x, NormArgs g, int64_t rows, RowRuns runs) {
     const int V = 16 / sizeof(T), lane = threadIdx.x;
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
     chain_wait();
     if (row >= rows) return;
     uint4 raw[PACKS];
+    const T *in = x + row_in(runs, row) * g.width;
 #pragma unroll
     for (int p = 0; p < PACKS; p++) {
         const int c = (p * 32 + lane) * V;
         raw[p] = make_uint4(0, 0, 0, 0);
-        if (c < g.width) raw[p] = *reinterpret_cast<const uint4 *>(x + row * g.width + c);
+        if (c < g.width) raw[p] = *reinterpret_cast<const uint4 *>(in + c);
     }
     row_norm<T, PACKS>(y ? y + row * g.width : NULL, stats ? stats + 2 * row : NULL, raw, g, lane);
 }
@@ -29,10 +53,10 @@ __global__ void __launch_bounds__(32 * WARPS)
 template <typename T>
 __global__ void __launch_bounds__(32 * WARPS)
     layernorm_any_kernel(T *y, float *stats, const T *x, const float *w, const float *b,
-                         int64_t rows, int64_t width, float eps) {
+                         int64_t rows, int64_t width, float eps, RowRuns runs) {
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
     if (row >= rows) return;
-    const T *in = x + row * width;
+    const T *in = x + row_in(runs, row) * width;
     float sum = 0, square = 0;
     for (int64_t c = threadIdx.x; c < width; c += 32) sum += to_float(in[c]);
     const float mean = warp_sum(sum) / width;
@@ -51,21 +75,21 @@ __global__ void __launch_bounds__(32 * WARPS)
 
 template <typename T, int PACKS>
 static void layernorm_launch(Device *d, Tensor y, Tensor stats, Tensor x, const NormArgs &g) {
-    const int64_t rows = tensor_rows(x);
+    const int64_t rows = tensor_rows(y.data ? y : x);
     const dim3 block(32, WARPS);
     chain_launch(d, rows <= CHAIN_ROWS, (unsigned)ceil_div(rows, WARPS), block, 0,
                  layernorm_kernel<T, PACKS>, (T *)y.data, (float *)stats.data, (const T *)x.data, g,
-                 rows);
+                 rows, runs_of(y, x));
 }
 
 template <typename T>
 static void layernorm_any(Device *d, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b,
                           float eps) {
-    const int64_t rows = tensor_rows(x);
+    const int64_t rows = tensor_rows(y.data ? y : x);
     const dim3 block(32, WARPS);
     layernorm_any_kernel<T><<<(unsigned)ceil_div(rows, WARPS), block, 0, stream_of(d)>>>(
         (T *)y.data, (float *)stats.data, (const T *)x.data, (const float *)w.data,
-        (const float *)b.data, rows, tensor_last(x), eps);
+        (const float *)b.data, rows, tensor_last(x), eps, runs_of(y, x));
 }
 
 template <typename T>
@@ -81,6 +105,7 @@ extern "C" Status layernorm_cuda(Device *d, Tensor y, Tensor stats, Tensor x, Te
                                  float eps) {
     if (tensor_count(x) == 0) return STATUS_OK;
     if (y.data && y.dtype != x.dtype) return refuse_dtype("layernorm", y.dtype);
+    TRY(runs_check("layernorm", y, x));
     const bool aligned = is_aligned(x.data, 16) && is_aligned(y.data, 16) &&
                          is_aligned(w.data, 16) && is_aligned(b.data, 16) &&
                          is_aligned(stats.data, 8);
@@ -109,15 +134,16 @@ typedef struct NormBack {
     uint32_t magic; /* ceil(2^32 / per_scale) */
     void *y;        /* the norm's result once more, or NULL */
     const float *b; /* or NULL */
+    RowRuns runs;   /* of dy, y and stats among x and dx */
 } NormBack;
 
 /* Straight from memory: the next row is under way while this one is worked on. */
 template <typename T>
 static __device__ __forceinline__ void row_fetch(RowPart &r, const NormBack &g, int64_t row,
                                                  int c) {
-    const int64_t at = row * g.width + c;
+    const int64_t at = row_in(g.runs, row) * g.width + c;
     if (c < g.width) {
-        r.dy = *reinterpret_cast<const uint4 *>((const T *)g.dy + at);
+        r.dy = *reinterpret_cast<const uint4 *>((const T *)g.dy + row * g.width + c);
         r.x = *reinterpret_cast<const uint4 *>((const T *)g.x + at);
         if (g.dx.add) r.old = *reinterpret_cast<const uint4 *>((const T *)g.dx.t.data + at);
     }
@@ -209,7 +235,7 @@ __global__ void __launch_bounds__(384, 2) layernorm_backward_kernel(NormBack g) 
         for (int i = 0; i < V; i++)
             u[i] = rstd * (u[i] - sum_u - n[i] * sum_un) +
                    (g.dx.add ? raw_value<T>(now.old, i) : 0.0f);
-        pack_store<T, V>((T *)g.dx.t.data + row * width + c, u);
+        pack_store<T, V>((T *)g.dx.t.data + row_in(g.runs, row) * width + c, u);
         if (!AGAIN && g.scaled) row_scaled<T, V>(g, row, c, u);
     }
     float *partial = g.partial;
@@ -233,43 +259,45 @@ __global__ void __launch_bounds__(384, 2) layernorm_backward_kernel(NormBack g) 
 template <typename T>
 __global__ void __launch_bounds__(32 * WARPS)
     layernorm_dx_any_kernel(Grad dx, const T *dy, const T *x, const float *w, const float *stats,
-                            int64_t rows, int64_t width) {
+                            int64_t rows, int64_t width, RowRuns runs) {
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
     if (row >= rows) return;
+    const int64_t from = row_in(runs, row);
     const float mean = stats[2 * row], rstd = stats[2 * row + 1];
     float sum_u = 0, sum_un = 0;
     for (int64_t c = threadIdx.x; c < width; c += 32) {
         const float u = to_float(dy[row * width + c]) * w[c];
         sum_u += u;
-        sum_un += u * (to_float(x[row * width + c]) - mean) * rstd;
+        sum_un += u * (to_float(x[from * width + c]) - mean) * rstd;
     }
     sum_u = warp_sum(sum_u) / width;
     sum_un = warp_sum(sum_un) / width;
     for (int64_t c = threadIdx.x; c < width; c += 32) {
         const float u = to_float(dy[row * width + c]) * w[c];
-        const float n = (to_float(x[row * width + c]) - mean) * rstd;
+        const float n = (to_float(x[from * width + c]) - mean) * rstd;
         float out[1] = {rstd * (u - sum_u - n * sum_un)};
-        pack_put<T, 1>((T *)dx.t.data + row * width + c, out, dx.add);
+        pack_put<T, 1>((T *)dx.t.data + from * width + c, out, dx.add);
     }
 }
 
 template <typename T>
 __global__ void __launch_bounds__(32 * WARPS)
     layernorm_again_kernel(T *y, const T *x, const float *w, const float *b, const float *stats,
-                           int64_t rows, int64_t width) {
+                           int64_t rows, int64_t width, RowRuns runs) {
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
     if (row >= rows) return;
+    const int64_t from = row_in(runs, row);
     const float mean = stats[2 * row], rstd = stats[2 * row + 1];
     for (int64_t c = threadIdx.x; c < width; c += 32)
         from_float(y + row * width + c,
-                   fmaf((to_float(x[row * width + c]) - mean) * rstd, w[c], b ? b[c] : 0.0f));
+                   fmaf((to_float(x[from * width + c]) - mean) * rstd, w[c], b ? b[c] : 0.0f));
 }
 
 /* partial[blockIdx.y][2][width] over the rows blockIdx.y, blockIdx.y + gridDim.y, ... */
 template <typename T>
 __global__ void __launch_bounds__(32 * WARPS)
     layernorm_dw_any_kernel(float *partial, const T *dy, const T *x, const float *stats,
-                            int64_t rows, int64_t width) {
+                            int64_t rows, int64_t width, RowRuns runs) {
     __shared__ float sums[2][WARPS][32];
     const int64_t c = (int64_t)blockIdx.x * 32 + threadIdx.x;
     float dw = 0, db = 0;
@@ -277,7 +305,8 @@ __global__ void __launch_bounds__(32 * WARPS)
         for (int64_t row = (int64_t)blockIdx.y * WARPS + threadIdx.y; row < rows;
              row += (int64_t)gridDim.y * WARPS) {
             const float g = to_float(dy[row * width + c]);
-            dw += g * (to_float(x[row * width + c]) - stats[2 * row]) * stats[2 * row + 1];
+            const float value = to_float(x[row_in(runs, row) * width + c]);
+            dw += g * (value - stats[2 * row]) * stats[2 * row + 1];
             db += g;
         }
     }
@@ -323,21 +352,22 @@ static unsigned backward_grid(Device *d, int64_t rows) {
 template <typename T>
 static void layernorm_backward_any(Device *d, unsigned parts, Grad dx, float *partial, Tensor y,
                                    Tensor dy, Tensor x, Tensor w, Tensor b, Tensor stats) {
-    const int64_t rows = tensor_rows(x), width = tensor_last(x);
+    const int64_t rows = tensor_rows(dy), width = tensor_last(x);
+    const RowRuns runs = runs_of(dy, x);
     const dim3 block(32, WARPS);
     if (dx.t.data)
         layernorm_dx_any_kernel<T><<<(unsigned)ceil_div(rows, WARPS), block, 0, stream_of(d)>>>(
             dx, (const T *)dy.data, (const T *)x.data, (const float *)w.data,
-            (const float *)stats.data, rows, width);
+            (const float *)stats.data, rows, width, runs);
     if (partial)
         layernorm_dw_any_kernel<T>
             <<<dim3((unsigned)ceil_div(width, 32), parts), block, 0, stream_of(d)>>>(
                 partial, (const T *)dy.data, (const T *)x.data, (const float *)stats.data, rows,
-                width);
+                width, runs);
     if (y.data) /* last: it may be dy */
         layernorm_again_kernel<T><<<(unsigned)ceil_div(rows, WARPS), block, 0, stream_of(d)>>>(
             (T *)y.data, (const T *)x.data, (const float *)w.data, (const float *)b.data,
-            (const float *)stats.data, rows, width);
+            (const float *)stats.data, rows, width, runs);
 }
 
 /* Rows of one scale by multiplication: exact while rows * each is below 2^32; 0 stands for 1. */
@@ -355,11 +385,12 @@ static Status scale_copy(Device *d, Tensor scaled, Tensor dx, Tensor scale) {
 extern "C" Status layernorm_backward_cuda(Device *d, Grad dx, Grad dw, Grad db, Tensor y, Tensor dy,
                                           Tensor x, Tensor w, Tensor b, Tensor stats, Tensor scaled,
                                           Tensor scale) {
-    const int64_t rows = tensor_rows(x), width = tensor_last(x);
+    const int64_t rows = tensor_rows(dy), width = tensor_last(x);
     const bool sums = dw.t.data || db.t.data, copy = scaled.data && dx.t.data;
     if (tensor_count(x) == 0 || (!sums && !dx.t.data && !y.data)) return STATUS_OK;
     if (dy.dtype != x.dtype || (y.data && y.dtype != x.dtype))
         return refuse_dtype("layernorm_backward", dy.dtype);
+    TRY(runs_check("layernorm_backward", dy, x));
     const bool fast = backward_fits(x, dy, w, dx.t) && is_aligned(stats.data, 8) &&
                       is_aligned(y.data, 16) && is_aligned(b.data, 16);
     const unsigned grid = backward_grid(d, rows);
@@ -369,6 +400,7 @@ extern "C" Status layernorm_backward_cuda(Device *d, Grad dx, Grad dw, Grad db, 
     const bool at_once = copy && fast && !y.data && is_aligned(scaled.data, 16) &&
                          magic_of(rows, rows / tensor_count(scale), &g.magic);
     g.y = y.data, g.b = (const float *)b.data;
+    g.runs = runs_of(dy, x);
     if (at_once) {
         g.scaled = scaled.data;
         g.scale = (const float *)scale.data;

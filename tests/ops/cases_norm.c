@@ -12,6 +12,31 @@ static void row_moments(const double *x, int64_t width, double *mean, double *rs
     *rstd = 1.0 / sqrt(v + (double)(float)EPS);
 }
 
+/* Row of x [B,N,C] that row i of its first n tokens [B,n,C] is; p: B*n, C, n, N. */
+static int64_t row_of(int64_t i, int64_t n, int64_t all) {
+    return i / n * all + i % n;
+}
+
+/* The first p[2] of p[3] tokens of each sample; p: rows, width. */
+static void layernorm_tokens_body(Run *r) {
+    const int64_t rows = r->p[0], width = r->p[1], n = r->p[2], all = r->p[3], batch = rows / n;
+    Tensor x = input(r, "x", r->act, SHAPE(batch, all, width), 2.0);
+    Tensor w = input(r, "w", DTYPE_F32, SHAPE(width), 1.0);
+    Tensor b = input(r, "b", DTYPE_F32, SHAPE(width), 1.0);
+    Tensor y = output(r, "y", r->act, SHAPE(batch, n, width));
+    Tensor stats = output(r, "stats", DTYPE_F32, SHAPE(rows, 2));
+    CALL(r, layernorm, y, stats, x, w, b, (float)EPS);
+    if (!r->reference) return;
+    double *e = expected(r, y), *s = expected(r, stats);
+    for (int64_t i = 0; i < rows; i++) {
+        const double *from = values(r, x) + row_of(i, n, all) * width;
+        row_moments(from, width, &s[2 * i], &s[2 * i + 1]);
+        for (int64_t c = 0; c < width; c++)
+            e[i * width + c] =
+                (from[c] - s[2 * i]) * s[2 * i + 1] * values(r, w)[c] + values(r, b)[c];
+    }
+}
+
 /* p: rows, width; p[2]: 1 without stats, 2 stats alone. */
 static void layernorm_body(Run *r) {
     const int64_t rows = r->p[0], width = r->p[1];
@@ -46,6 +71,49 @@ static double stats_value(int64_t i, void *user) {
     double mean, rstd;
     row_moments(values(s->r, s->x) + i / 2 * s->width, s->width, &mean, &rstd);
     return i % 2 ? rstd : mean;
+}
+
+static double tokens_stats_value(int64_t i, void *user) {
+    const Stats *s = user;
+    double mean, rstd;
+    const int64_t row = row_of(i / 2, s->r->p[2], s->r->p[3]);
+    row_moments(values(s->r, s->x) + row * s->width, s->width, &mean, &rstd);
+    return i % 2 ? rstd : mean;
+}
+
+/* p as layernorm_tokens; p[4]: 1 the norm's result once more, in the place of dy. */
+static void layernorm_tokens_backward_body(Run *r) {
+    const int64_t rows = r->p[0], width = r->p[1], n = r->p[2], all = r->p[3], batch = rows / n;
+    Tensor dy = r->p[4] ? in_place(r, "dy", r->act, SHAPE(batch, n, width), 1.0)
+                        : input(r, "dy", r->act, SHAPE(batch, n, width), 1.0);
+    Tensor x = input(r, "x", r->act, SHAPE(batch, all, width), 2.0);
+    Tensor w = input(r, "w", DTYPE_F32, SHAPE(width), 1.0);
+    Stats s = {r, x, width};
+    Tensor stats = input_of(r, "stats", DTYPE_F32, SHAPE(rows, 2), tokens_stats_value, &s);
+    Tensor to = in_place(r, "dx", r->act, SHAPE(batch, all, width), 1.0);
+    Grad dw = gradient(r, "dw", DTYPE_F32, SHAPE(width));
+    const Tensor y = r->p[4] ? dy : tensor_none(), none = tensor_none();
+    CALL(r, layernorm_backward, (Grad){to, true}, dw, grad_none(), y, dy, x, w, none, stats, none,
+         none);
+    if (!r->reference) return;
+    double *ex = expected(r, to), *ew = expected(r, dw.t), *ey = expected(r, y);
+    for (int64_t i = 0; i < batch * all * width; i++) ex[i] = values(r, to)[i];
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t from = row_of(i, n, all) * width;
+        const double *v = values(r, x) + from, *g = values(r, dy) + i * width;
+        double mean, rstd, mean_u = 0.0, mean_ux = 0.0;
+        row_moments(v, width, &mean, &rstd);
+        for (int64_t c = 0; c < width; c++) {
+            const double u = g[c] * values(r, w)[c], xhat = (v[c] - mean) * rstd;
+            mean_u += u / (double)width;
+            mean_ux += u * xhat / (double)width;
+            if (ew) ew[c] += g[c] * xhat;
+            if (ey) ey[i * width + c] = xhat * values(r, w)[c];
+        }
+        for (int64_t c = 0; c < width; c++)
+            ex[from + c] +=
+                rstd * (g[c] * values(r, w)[c] - mean_u - (v[c] - mean) * rstd * mean_ux);
+    }
 }
 
 /* p: rows, width, samples with a scale (0: no scaled copy); p[3]: 1 the norm's result once more, 2
@@ -193,6 +261,12 @@ const OpCase cases_norm[] = {
     {"layernorm", layernorm_body, {3, 2500}, BOTH, 0},
     {"layernorm", layernorm_body, {35, 768, 2}, BOTH, 0},
     {"layernorm", layernorm_body, {9, 191, 2}, BOTH, 0},
+    {"layernorm", layernorm_tokens_body, {15, 24, 5, 7}, BOTH, 0},
+    {"layernorm", layernorm_tokens_body, {14, 191, 7, 20}, BOTH, 0},
+    {"layernorm", layernorm_tokens_body, {66, 768, 33, 100}, BOTH, 0},
+    {"layernorm_backward", layernorm_tokens_backward_body, {15, 24, 5, 7}, BOTH, 0},
+    {"layernorm_backward", layernorm_tokens_backward_body, {14, 191, 7, 20, 1}, BOTH, 0},
+    {"layernorm_backward", layernorm_tokens_backward_body, {66, 768, 33, 100, 1}, BOTH, 0},
     {"layernorm_backward", layernorm_backward_body, {1, 1}, BOTH, 0},
     {"layernorm_backward", layernorm_backward_body, {7, 24}, BOTH, 0},
     {"layernorm_backward", layernorm_backward_body, {333, 191}, BOTH, 0},

@@ -17,6 +17,15 @@ static Var *norm_linear_frugal(Tape *t, Var *const *in) {
     tape_set_thrift(t, TAPE_LAVISH);
     return y;
 }
+/* Two parts of one weight, of which the gradient of the second clears the whole. */
+static Var *norm_linear_rows(Tape *t, Var *const *in) {
+    Var *a = op_norm_linear_rows(t, in[0], in[1], 1e-6f, in[2], 1, 3);
+    Var *b = op_norm_linear_rows(t, in[0], in[1], 1e-6f, in[2], 3, 3);
+    return op_add(t, a, b, 0.5f);
+}
+static Var *norm_tokens(Tape *t, Var *const *in) {
+    return op_norm_tokens(t, in[0], 3, in[1], 1e-6f);
+}
 static Var *norm_mlp(Tape *t, Var *const *in) {
     return op_norm_mlp(t, in[0], in[1], in[2], 1e-6f, in[3], in[4], in[5], NULL);
 }
@@ -222,6 +231,10 @@ static const GradientCase others[] = {
          {ACT(1, 4, 9), PLAIN(1, 9), PLAIN(1, 9), WEIGHT(0.5, 6, 9), PLAIN(1, 6)}, .step = 0.02),
     CASE("norm_linear", "frugal", norm_linear_frugal,
          {ACT(1, 2, 3, 9), PLAIN(1, 9), WEIGHT(0.5, 6, 9)}, .step = 0.02),
+    CASE("norm_linear_rows", "", norm_linear_rows,
+         {ACT(1, 2, 3, 9), PLAIN(1, 9), WEIGHT(0.5, 7, 9)}, .step = 0.02),
+    CASE("norm_tokens", "", norm_tokens, {ACT(1, 2, 5, 9), PLAIN(1, 9)}, .step = 0.02),
+    CASE("norm_tokens", "all", norm_tokens, {ACT(1, 2, 3, 9), PLAIN(1, 9)}, .step = 0.02),
     CASE(
         "norm_mlp", "", norm_mlp,
         {ACT(1, 4, 9), PLAIN(1, 9), PLAIN(1, 9), WEIGHT(0.5, 6, 9), PLAIN(1, 6), WEIGHT(0.5, 9, 6)},
