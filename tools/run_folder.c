@@ -10,8 +10,10 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/file.h"
 #include "core/memory.h"
 #include "tools/cli.h"
@@ -30,6 +32,8 @@ static Status lock_refused(const char *path, int fd) {
                       *owner ? owner : "unknown");
 }
 
+#define LOCK_PATIENCE_S 2.0 /* a process that was just killed may still be writing */
+
 /* The lock is the kernel's (flock), so a killed process leaves none; the text is for people. A
  * finished run unlinks the file: after locking, make sure that it is still the one behind the name.
  */
@@ -37,6 +41,7 @@ static Status lock_take(RunFolder *r) {
     char *path;
     TRY(path_join(&path, r->path, "lock"));
     Status s = STATUS_OK;
+    const double until = seconds_now() + LOCK_PATIENCE_S;
     for (;;) {
         struct stat held, named;
         int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -45,6 +50,11 @@ static Status lock_take(RunFolder *r) {
             break;
         }
         if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+            if (errno == EWOULDBLOCK && seconds_now() < until) {
+                close(fd);
+                nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+                continue;
+            }
             s = errno == EWOULDBLOCK ? lock_refused(r->path, fd) : status_errno("%s", path);
             close(fd);
             break;

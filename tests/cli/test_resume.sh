@@ -154,5 +154,13 @@ tells "pid $pid on "
 kill -KILL $pid
 wait $pid 2>/dev/null
 run 0 train --resume locked --max-steps 1 --no-progress # the lock of a dead process is none
+if command -v flock >/dev/null; then # of one that takes a moment to die
+    flock locked/lock sleep 0.7 &
+    sleep 0.1
+    run 0 train --resume locked --max-steps 1 --no-progress
+    wait
+else
+    skip 'a process that takes a moment to die: no flock'
+fi
 
 finish
