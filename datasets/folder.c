@@ -40,6 +40,8 @@ const Option data_options[] = {
      "share of unreadable images above which skip turns into fail"},
     {"max_pixels", OPTION_INT, FIELD(max_pixels), "178956970", 1, 1e12, NULL, "max-image-pixels",
      "larger images are refused before they are decoded"},
+    {"plausible", OPTION_BOOL, FIELD(plausible), "true", 0, 0, NULL, "plausible-sizes",
+     "refuse images whose header claims more pixels than so many bytes can usually hold"},
     {"exif_orientation", OPTION_BOOL, FIELD(exif_orientation), "false", 0, 0, NULL,
      "exif-orientation", "turn images as their EXIF tag says in training and evaluation"},
     {"strict_decode", OPTION_BOOL, FIELD(strict_decode), "true", 0, 0, NULL, "strict-decode",
@@ -52,6 +54,7 @@ const Option data_options[] = {
 ImageOptions data_image_options(const DataConfig *c) {
     ImageOptions o = image_options_default();
     o.max_pixels = c->max_pixels;
+    o.check_plausible = c->plausible;
     o.apply_orientation = c->exif_orientation;
     o.strict = c->strict_decode;
     return o;

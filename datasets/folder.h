@@ -33,6 +33,7 @@ typedef struct DataConfig {
     int on_corrupt;                 /* 0 skip, 1 fail */
     double max_corrupt;             /* share of samples; above it the run fails (0.01) */
     int64_t max_pixels;
+    bool plausible;        /* refuse headers that claim more pixels than the file can hold */
     bool exif_orientation; /* apply in train/eval (default: ignore) */
     bool strict_decode;
     bool follow_symlinks;

@@ -37,7 +37,7 @@ Status image_check_size(const DecodeJob *job, const ImageInfo *info, int64_t pix
     if (o->check_plausible && pixels / pixels_per_byte > (int64_t)job->file.size) {
         return status_set(STATUS_DATA,
                           "%s: the header claims %lld x %lld pixels, too many for a file of %zu "
-                          "bytes",
+                          "bytes (data.plausible, --no-plausible-sizes)",
                           job->file.name, (long long)info->width, (long long)info->height,
                           job->file.size);
     }

@@ -216,6 +216,17 @@ static const char *advice_on(const Command *c, const char *flag) {
     return NULL;
 }
 
+/* A flag of [data] where that section offers none but counts all the same: limits of pictures. */
+static const Option *data_elsewhere(const Command *c, const char *flag) {
+    int n = 0;
+    const Section *hidden = c->hidden ? c->hidden(&n) : NULL;
+    for (int i = 0; i < n; i++)
+        for (const Option *o = hidden[i].options; strcmp(hidden[i].name, "data") == 0 && o->key;
+             o++)
+            if (o->flag && same_name(flag, o->flag)) return o;
+    return NULL;
+}
+
 static Status unknown_flag(const Command *c, const char *flag) {
     Section list[MAX_SECTIONS];
     const char *names[MAX_NAMES];
@@ -230,6 +241,10 @@ static Status unknown_flag(const Command *c, const char *flag) {
                 return status_set(STATUS_USAGE, "unknown flag --%s; that key is --set %s.%s=VALUE",
                                   flag, list[i].name, o->key);
         }
+    const Option *data = data_elsewhere(c, negated ? flag + 3 : flag);
+    if (data && !near)
+        return status_set(STATUS_USAGE, "unknown flag --%s; here it is --set data.%s=%s", flag,
+                          data->key, negated ? "false" : "VALUE");
     const char *text = advice_on(c, flag);
     if (!text && negated) text = advice_on(c, flag + 3);
     if (!near && text) return status_set(STATUS_USAGE, "unknown flag --%s; %s", flag, text);

@@ -50,6 +50,8 @@ static const Option psnr_options[] = {
      "threads; 0: one per processor"},
     {"max_image_pixels", OPTION_INT, FIELD(max_pixels), "178956970", 1, 1e12, NULL,
      "max-image-pixels", "larger pictures are refused before they are decoded"},
+    {"plausible", OPTION_BOOL, FIELD(plausible), "true", 0, 0, NULL, "plausible-sizes",
+     "refuse pictures whose header claims more pixels than so many bytes can usually hold"},
     {NULL, OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL, NULL},
 };
 

@@ -57,6 +57,7 @@ static Status read_pair(const ScoreRun *run, const ScorePair *pair, DeepImage *a
                         bool *resized) {
     ImageOptions o = image_options_default();
     o.max_pixels = run->options->max_pixels;
+    o.check_plausible = run->options->plausible;
     TRY(image_read_deep(pair->a, &o, a));
     TRY(image_read_deep(pair->b, &o, b));
     if (run->options->quantize) {

@@ -15,7 +15,7 @@ typedef struct PsnrOptions {
     char results_file[CONFIG_TEXT], error_map[CONFIG_TEXT], lpips_weights[CONFIG_TEXT];
     int average, alpha, pair_by, missing, covariance;
     int channels, resize, quantize; /* 0: rgb, never, none */
-    bool recursive;
+    bool recursive, plausible;
     int64_t border, workers, max_pixels;
     double range, min_psnr, error_full;
 } PsnrOptions;

@@ -219,6 +219,19 @@ run 3 classify --checkpoint cut.safetensors "$three"
 quiet_out
 run 3 "${classify[@]}" --model vittt_tiny "$three"
 tells 'vittt_tiny'
+# what limits pictures, and how it is lifted
+claims=$SOURCE/tests/data/images/implausible.jpg
+run 3 "${classify[@]}" "$claims"
+tells 'too many for a file of 995 bytes (data.plausible, --no-plausible-sizes)'
+run 2 "${classify[@]}" --no-plausible-sizes "$claims"
+tells 'here it is --set data.plausible=false'
+run 3 "${classify[@]}" --set data.plausible=false "$claims" # it is cut short besides
+checks=$((checks + 1))
+case $err in *'too many'*) fail 'the check of sizes cannot be lifted' ;; esac
+run 2 "${classify[@]}" --max-image-pixels 100 "$three"
+tells 'here it is --set data.max_pixels=VALUE'
+run 3 "${classify[@]}" --set data.max_pixels=10 "$three"
+tells 'more than the limit of 10 (data.max_pixels'
 run 2 "${classify[@]}" --img-size 15 "$three"
 tells '15'
 run 0 "${classify[@]}" --img-size 32 "$three"

@@ -113,6 +113,10 @@ tells 'no-such-file.png'
 mkfifo pipe.png
 run 3 psnr a.png pipe.png
 tells 'FIFO'
+run 3 psnr "$SOURCE/tests/data/images/implausible.jpg" a.png
+tells 'too many for a file'
+run 3 psnr "$SOURCE/tests/data/images/implausible.jpg" a.png --no-plausible-sizes
+case $err in *'too many for a file'*) fail 'the check of sizes cannot be lifted' ;; esac
 run 3 psnr a.png b.png --max-image-pixels 100
 tells 'limit of 100'
 run 3 psnr a.png b.png --crop-border 6
