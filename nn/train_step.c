@@ -57,12 +57,12 @@ static Status skip(Loop *l) {
     const bool finite = isfinite(l->grad_norm);
     const int64_t limit = (int64_t)l->options->give_up_after * (finite ? LARGE_NORM_PATIENCE : 1);
     if (limit <= 0 || s->skipped_row < limit) return STATUS_OK;
-    return status_set(
-        STATUS_NUMERIC,
-        "step %" PRId64 ": %s in %" PRId64 " steps in a row; the last good checkpoint is kept.%s",
-        s->step,
-        finite ? "the gradient norm was too large" : "loss or gradient norm was not finite",
-        s->skipped_row, names);
+    return status_set(/* the caller names the step */
+                      STATUS_NUMERIC,
+                      "%s in %" PRId64 " steps in a row; the last good checkpoint is kept.%s",
+                      finite ? "the gradient norm was too large"
+                             : "loss or gradient norm was not finite",
+                      s->skipped_row, names);
 }
 
 /* Counts the step as attempted and moves on in the epoch. */

@@ -31,7 +31,7 @@ static Status check_names(const ClassList *classes) {
 static Status tell_scenes(const char *root, const Dataset *d) {
     bool scenes = false;
     if (dataset_report(d).other_files > 0) TRY(scene_root(root, &scenes)); /* camera files? */
-    if (scenes)
+    if (scenes && output_is_mine())
         log_warn(
             "%s holds posed scenes, which 'ttv nvs train' is for: here each of them is a class",
             root);
@@ -61,6 +61,9 @@ static Status open_splits(TrainData *d) {
     TRY(dataset_open(c, c->train_split, &d->classes, &d->train));
     TRY(check_names(&d->classes));
     TRY(tell_scenes(c->root, d->train));
+    if (d->classes.count == 1 && output_is_mine())
+        log_warn("%s has one class only, '%s': there is nothing to tell apart", c->root,
+                 d->classes.names[0]);
     TRY(take_fraction(d));
     if (dataset_count(d->train) < settings.loader.batch_size * settings.train.grad_accum_steps)
         return status_set(

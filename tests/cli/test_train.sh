@@ -95,6 +95,11 @@ run 0 data synth-scenes rooms --scenes 2 --frames 20 --size 32x32 --samples 1
 run 0 train "${tiny[@]}" --data-dir rooms --val-split none --dry-run
 tells "rooms holds posed scenes, which 'ttv nvs train' is for: here each of them is a class"
 
+mkdir -p single/train/3
+cp "$(find . -name '*.png' -path '*/train/*' | head -n 1)" single/train/3/one.png
+run 0 train "${tiny[@]}" --data-dir single --val-split none --batch-size 1 --dry-run
+tells "single has one class only, '3': there is nothing to tell apart"
+
 # ---- dry run ----
 run 0 train "${tiny[@]}" "${small_data[@]}" --dry-run -o runs/dry
 tells 'nothing was written'
