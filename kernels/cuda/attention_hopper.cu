@@ -1,13 +1,14 @@
 /* Attention of BF16 heads of 64 channels in windows of at most 256 tokens, forward, on Hopper.
  *
- * A persistent block goes from head to head. One warpgroup brings q, k, v of the next head into one
- * of two buffers, norms queries and keys; two take 64 queries at a time against all keys, so that
- * the softmax has its row at once. A buffer is free for the next
- * head only when the one before is done, so that its rows are asked into the L2 cache long before.
+ * A persistent block goes from head to head. Two warpgroups bring q, k, v of the next head into one
+ * of two buffers and norm queries and keys; two take 64 queries at a time against all keys, so that
+ * the softmax has its row at once. A buffer is free for the next head only when the one before is
+ * done, so that its rows are asked into the L2 cache long before.
  */
 #include "kernels/cuda/attention_strip.cuh"
 
-#define THREADS      384
+#define THREADS      512
+#define PREPS        2 /* warpgroups that prepare */
 #define BUFFER_BYTES (3 * WINDOW_BYTES)
 #define ONES_BYTES   2048
 #define SHARED_BYTES (2 * BUFFER_BYTES + ONES_BYTES + 1024 + 512)
@@ -76,47 +77,75 @@ static __device__ __forceinline__ void head_fetch(const AttentionArgs &a, const 
                   i.window * a.tokens, here);
 }
 
-/* A warp's four strips of q and k: products of them are scores in powers of two. */
+/* A strip of q and one of k: products of them are scores in powers of two. */
 static __device__ __forceinline__ void strips_prepare(const AttentionArgs &a, const Buffers &b,
-                                                      Shared data, const Lanes &lanes, int warp,
-                                                      int lane) {
+                                                      Shared query, const Lanes &lanes, int lane) {
     const float factor = a.scale * LOG2_E;
-#pragma unroll 2
-    for (int i = 0; i < 4; i++) {
-        const Shared query = data + 16 * (warp + 4 * i) * 128, key = query + WINDOW_BYTES;
-        uint32_t q[4][4], k[4][4];
-        float squares[2], rate[2];
-        if (a.q_w) {
-            strip_squares(k, squares, key, lanes, lane);
-            rate[0] = rate_of(a, squares[0]);
-            rate[1] = rate_of(a, squares[1]);
-            strip_norm(k, rate, *b.w, lane);
-            strip_put(k, key, lanes);
-        }
-        strip_squares(q, squares, query, lanes, lane);
-        rate[0] = factor * rate_of(a, squares[0]);
-        rate[1] = factor * rate_of(a, squares[1]);
-        strip_rates(q, rate);
-        strip_put(q, query, lanes);
+    const Shared key = query + WINDOW_BYTES;
+    uint32_t q[4][4], k[4][4];
+    float squares[2], rate[2];
+    if (a.q_w) {
+        strip_squares(k, squares, key, lanes, lane);
+        rate[0] = rate_of(a, squares[0]);
+        rate[1] = rate_of(a, squares[1]);
+        strip_norm(k, rate, *b.w, lane);
+        strip_put(k, key, lanes);
     }
+    strip_squares(q, squares, query, lanes, lane);
+    rate[0] = factor * rate_of(a, squares[0]);
+    rate[1] = factor * rate_of(a, squares[1]);
+    strip_rates(q, rate);
+    strip_put(q, query, lanes);
 }
 
+/* Whether the phase of the given parity is over. */
+static __device__ __forceinline__ bool barrier_over(Shared barrier, int parity) {
+    int over;
+    asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                 "selp.b32 %0, 1, 0, p;\n}\n"
+                 : "=r"(over)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return over;
+}
+
+/* Fetches an item; the next one's rows are asked into the cache. Not earlier: what is asked for two
+ * heads ahead is gone from the cache by then. */
+static __device__ __forceinline__ void item_fetch(const AttentionArgs &a, const CUtensorMap *map,
+                                                  const Buffers &b, const Item &i, int items) {
+    head_fetch(a, map, i, buffer_of(b, i), b.here + 8 * (i.round & 1));
+    if (i.at + (int)gridDim.x < items) head_ahead(a, map, i.at + gridDim.x);
+}
+
+/* Brings and prepares heads, each of PREPS groups a part of the strips; the first one's first
+ * thread fetches the next head as soon as its buffer is free, between two strips. */
 static __device__ __forceinline__ void bring(const AttentionArgs &a, const CUtensorMap *map,
-                                             const Buffers &b, int items, int2 steps, int thread) {
+                                             const Buffers &b, int items, int2 steps, int group) {
     const Lanes lanes = lanes_init();
-    const int warp = thread >> 5, lane = thread & 31;
+    const int warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31;
+    const bool one = threadIdx.x == 0;
+    bool fetched = false;
     for (Item i = item_first(a); i.at < items; i = item_next(a, i, steps)) {
         const int side = i.round & 1, phase = i.round >> 1 & 1;
-        const Shared to = buffer_of(b, i);
-        if (thread == 0) {
+        const Item next = item_next(a, i, steps);
+        if (one && !fetched) {
             barrier_wait(b.empty + 8 * side, phase ^ 1);
-            head_fetch(a, map, i, to, b.here + 8 * side);
-            /* not earlier: what is asked for two heads ahead is gone from the cache by then */
-            if (i.at + (int)gridDim.x < items) head_ahead(a, map, i.at + gridDim.x);
+            item_fetch(a, map, b, i, items);
         }
+        fetched = next.at >= items;
         __syncwarp();
         barrier_wait(b.here + 8 * side, phase);
-        strips_prepare(a, b, to, lanes, warp, lane);
+#pragma unroll 1
+        for (int n = 0; n < 4 / PREPS; n++) {
+            strips_prepare(a, b, buffer_of(b, i) + 16 * (warp + 4 * (group + PREPS * n)) * 128,
+                           lanes, lane);
+            if (one && !fetched &&
+                barrier_over(b.empty + 8 * (side ^ 1), next.round >> 1 & 1 ^ 1)) {
+                item_fetch(a, map, b, next, items);
+                fetched = true;
+            }
+            __syncwarp();
+        }
         shared_is_written();
         barrier_arrive(b.full + 8 * side);
     }
@@ -159,7 +188,7 @@ static __device__ __forceinline__ void scores_start(float (&s)[128], const Buffe
     barrier_wait(b.full + 8 * (item.round & 1), item.round >> 1 & 1);
     wgmma_begin();
 #pragma unroll
-    for (int i = 0; i < 4; i++) wgmma<0>(s, q + 2 * i, k + 2 * i, i > 0);
+    for (int i = 0; i < 4; i++) wgmma_halves<0>(s, q + 2 * i, k + 2 * i, i > 0);
     wgmma_commit();
 }
 
@@ -190,10 +219,20 @@ static __device__ __forceinline__ void queries_put(const AttentionArgs &a, const
                 width, strip, a.tokens - row0, lane);
 }
 
+/* Two warpgroups take their powers one after the other: there are few units for them, and while one
+ * waits for those, the other has its products and its way out. Group 1 gives the first turn. */
+static __device__ __forceinline__ void powers_wait(int group) {
+    asm volatile("bar.sync %0, 256;" ::"r"(2 + group) : "memory");
+}
+static __device__ __forceinline__ void powers_give(int group) {
+    asm volatile("bar.arrive %0, 256;" ::"r"(3 - group) : "memory");
+}
+
 /* o = powers of s times values, PARTS of the keys one after the other: the product of one runs
  * under the powers of the next. The last four channels are the powers' sums. */
 static __device__ __forceinline__ void values_add(float (&o)[36], const float (&s)[128],
-                                                  const Buffers &b, const Item &item) {
+                                                  const Buffers &b, const Item &item, int group,
+                                                  bool turns) {
     const Shared at = buffer_of(b, item) + 2 * WINDOW_BYTES;
     const uint64_t values = operand_turned(at) + ((uint64_t)(b.ones - at - TILE_BYTES) >> 4 << 16);
     uint32_t p[16][4];
@@ -207,6 +246,7 @@ static __device__ __forceinline__ void values_add(float (&o)[36], const float (&
             wgmma_72(o, p[i], values + i * (128 - (128ll << 16)), i > 0);
         wgmma_commit();
     }
+    if (turns) powers_give(group);
     wgmma_wait<0>();
 }
 
@@ -218,13 +258,15 @@ static __device__ __forceinline__ void take(const AttentionArgs &a, const Buffer
     const bool plain = b.small && a.tokens == WINDOW;
     Item item = item_first(a);
     int first = 64 * group;
+    if (plain && group == 1) powers_give(group);
 #pragma unroll 1
     while (item.at < items) {
         float s[128], o[36], top[2] = {0, 0};
         scores_start(s, b, item, first);
         wgmma_wait<0>();
         if (!plain) references(s, top, a.tokens, lane);
-        values_add(o, s, b, item);
+        if (plain) powers_wait(group);
+        values_add(o, s, b, item, group, plain);
         queries_put(a, b, item, first, o, top, lanes, warp, lane);
         first += 128;
         if (first >= a.tokens) {
@@ -234,6 +276,7 @@ static __device__ __forceinline__ void take(const AttentionArgs &a, const Buffer
             item = item_next(a, item, steps);
         }
     }
+    if (plain && group == 0) powers_wait(group);
 }
 
 /* A warpgroup without queries. */
@@ -276,7 +319,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     b.small = false;
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++) {
-            barrier_init(b.full + 8 * i, 128);
+            barrier_init(b.full + 8 * i, 128 * PREPS);
             barrier_init(b.empty + 8 * i, 256);
             barrier_init(b.here + 8 * i, 1);
         }
@@ -293,11 +336,11 @@ __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     const int role = threadIdx.x / 128;
     const int2 steps = make_int2(gridDim.x / a.heads, gridDim.x % a.heads);
-    if (role == 0) {
-        registers_down<88>();
-        bring(a, &map, b, items, steps, threadIdx.x);
+    if (role == 0 || role == 3) {
+        registers_down<56>();
+        bring(a, &map, b, items, steps, role == 3);
     } else {
-        registers_up<208>();
+        registers_up<200>();
         b.small = scores_small(a);
         const int tiles = (a.tokens + 63) / 64;
         if (role <= tiles)
