@@ -19,11 +19,18 @@
  * lies between". So kernels keep the counts equal, or use an mbarrier. racecheck_sees.sh looks
  * whether it still is so.
  *
+ *   turns<GUARD>           values again and again in the same place, by mbarriers full and empty: a
+ *                          ring of one stage; the tool understands it
+ *
+ * Two kernels without a barrier, one called as cuBLASLt calls its own, show what check.sh leaves
+ * out. cluster_barriers.cu has the forms between the blocks of a cluster.
+ *
  * Prints, for each form, whether the values were right. Exit 0 when all guarded forms gave the
  * right values, 77 without a card.
  */
-#include <cuda_runtime.h>
 #include <stdio.h>
+
+#include "barrier_forms.cuh"
 
 enum { ALONE_NOT, ALONE_WRITERS, ALONE_WRITERS_MBARRIER, ALONE_BOTH }; /* BEFORE */
 enum { MEET_NOT, MEET_PART, MEET_ARRIVE, MEET_MBARRIER, MEET_BLOCK };  /* MEET */
@@ -34,39 +41,6 @@ enum { COUNT_SAME, COUNT_DIFFERENT, COUNT_MADE_SAME };                 /* COUNT 
 #define WIDTH  64  /* threads of a row */
 #define ROWS   6
 #define ROUNDS 5
-
-/* ---- barriers ---- */
-
-static __device__ __forceinline__ void meet(int barrier, int threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-static __device__ __forceinline__ void arrive(int barrier, int threads) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-static __device__ __forceinline__ unsigned address(const void *p) {
-    return (unsigned)__cvta_generic_to_shared(p);
-}
-static __device__ __forceinline__ void mbarrier_init(unsigned barrier, int count) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-static __device__ __forceinline__ void mbarrier_arrive(unsigned barrier) {
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-static __device__ __forceinline__ void mbarrier_wait(unsigned barrier) {
-    int done = 0;
-    for (int polls = 0; !done && polls < 1 << 26; polls++)
-        asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], 0;\n"
-                     "selp.b32 %0, 1, 0, p;\n}\n"
-                     : "=r"(done)
-                     : "r"(barrier)
-                     : "memory");
-    if (!done) __trap();
-}
-static __device__ __forceinline__ void wait_clocks(int clocks) {
-    const long long begun = clock64();
-    while (clock64() - begun < clocks) {
-    }
-}
 
 /* ---- one part of a block leaves values for another ---- */
 
@@ -159,6 +133,76 @@ template <int COUNT, bool GUARD> static int rows_run(const char *name) {
     return wrong && GUARD;
 }
 
+/* ---- values for others again and again, in the same place ---- */
+
+template <bool GUARD> __global__ void __launch_bounds__(2 * PART) turns(float *out, int patience) {
+    __shared__ float row[PART];
+    __shared__ __align__(8) unsigned long long barriers[2];
+    const unsigned full = address(barriers), empty = full + 8;
+    const int t = threadIdx.x % PART;
+    float sum = 0;
+    if (threadIdx.x == 0) {
+        mbarrier_init(full, PART);
+        mbarrier_init(empty, PART);
+    }
+    __syncthreads();
+    for (int i = 0; i < ROUNDS; i++) {
+        if (threadIdx.x < PART) {
+            if (i > 0 && GUARD) mbarrier_wait(empty, i - 1 & 1);
+            if (i > 0 && !GUARD) wait_clocks(patience);
+            row[t] = (float)(t + i);
+            mbarrier_arrive(full);
+        } else {
+            mbarrier_wait(full, i & 1);
+            sum += row[t ^ 33];
+            if (GUARD) mbarrier_arrive(empty);
+        }
+    }
+    if (threadIdx.x >= PART) out[blockIdx.x * PART + t] = sum;
+}
+
+template <bool GUARD> static int turns_run(const char *name) {
+    static float host[BLOCKS * PART];
+    float *out;
+    int wrong = 0;
+    if (cudaMalloc(&out, sizeof host) != cudaSuccess) return 1;
+    turns<GUARD><<<BLOCKS, 2 * PART>>>(out, 4000000);
+    if (cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost) != cudaSuccess) wrong++;
+    for (int i = 0; i < BLOCKS * PART; i++)
+        wrong += host[i] != (float)(ROUNDS * (i % PART ^ 33) + ROUNDS * (ROUNDS - 1) / 2);
+    cudaFree(out);
+    printf("turns<%d> %-59s %s\n", GUARD, name, wrong ? "WRONG VALUES" : "right");
+    return wrong && GUARD;
+}
+
+/* ---- kernels that check.sh's racecheck leaves out by name ---- */
+
+/* No barrier between writing and reading; PART threads. */
+static __device__ __forceinline__ void racy(float *out) {
+    __shared__ float row[PART];
+    row[threadIdx.x] = (float)threadIdx.x;
+    out[threadIdx.x] = row[threadIdx.x ^ 33];
+}
+
+/* Called as cuBLASLt calls its own: to be left out. */
+extern "C" __global__ void __launch_bounds__(PART) nvjet_sm90_stand_in(float *out) {
+    racy(out);
+}
+/* Called much alike, but a name of C++: to be reported. */
+template <typename T> __global__ void __launch_bounds__(PART) nvjet_sm90_ours(T *out) {
+    racy(out);
+}
+
+static int left_out_run(void) {
+    float *out;
+    if (cudaMalloc(&out, PART * sizeof *out) != cudaSuccess) return 1;
+    nvjet_sm90_stand_in<<<1, PART>>>(out);
+    nvjet_sm90_ours<<<1, PART>>>(out);
+    const cudaError_t end = cudaDeviceSynchronize();
+    cudaFree(out);
+    return end != cudaSuccess;
+}
+
 int main(void) {
     int cards = 0, bad = 0;
     if (cudaGetDeviceCount(&cards) != cudaSuccess || cards == 0) {
@@ -178,9 +222,13 @@ int main(void) {
     bad += rows_run<COUNT_SAME, true>("rows meet equally often");
     bad += rows_run<COUNT_DIFFERENT, true>("some rows once more");
     bad += rows_run<COUNT_MADE_SAME, true>("the others once more, too");
+    bad += turns_run<true>("writers and readers wait for each other at mbarriers");
+    bad += turns_run<false>("writers wait for nobody: MISSING");
     bad += handoff_run<ALONE_NOT, MEET_NOT>("MISSING");
     bad += handoff_run<ALONE_WRITERS, MEET_NOT>("writers alone before; MISSING");
     bad += rows_run<COUNT_SAME, false>("rows meet equally often; MISSING between the sums");
     bad += rows_run<COUNT_DIFFERENT, false>("some rows once more; MISSING between the sums");
+    bad += cluster_forms();
+    bad += left_out_run();
     return bad != 0;
 }
