@@ -1,7 +1,8 @@
 #!/bin/bash
 # check.sh, shards.sh and queues of ops_test, without a card:  tests/gpu/test_check.sh BUILD
-# Sums and exit codes of shards; that a queue's cases run once each; a run of check.sh on the CPU that is stopped leaves the entries of what had ended and
-# of what it cut, and no process.
+# Sums and exit codes of shards; that a queue's cases run once each; what a tool's process that died leaves; which kernels
+# racecheck leaves out; a run of check.sh on the CPU that is stopped leaves the entries of what had ended and of what it
+# cut, and no process.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=$1
@@ -42,6 +43,35 @@ expect "cases of a queue" "$(counts "$work"/shared.*)" "$(counts "$work/alone")"
 expect "an empty queue" "$(ops --queue "$work/queue" | counts -)" "0 0 0"
 expect "no queue" "$(ops --queue "$work/none/queue" >"$work/out"; echo $?)" 1
 
+# ---- racecheck, with stand-ins for compute-sanitizer ----
+
+racecheck() { # LINE...: each process writes these and ends with 0; the check's entry
+    mkdir -p "$work/tool"
+    {
+        echo '#!/bin/bash'
+        printf 'printf "%%s\\n" "%s"\n' "$@"
+    } >"$work/tool/compute-sanitizer"
+    chmod +x "$work/tool/compute-sanitizer"
+    PATH=$work/tool:$PATH "$here/check.sh" --device cpu --parallel 2 --only racecheck --output "$work/race.json" \
+        "$build" >"$work/out"
+    sed -nE 's/^"racecheck": \{"result": "([a-z]*)".*"summary": "(.*)"\},?$/\1: \2/p' "$work/race.json"
+    rm "$work/race.json"
+}
+foreign=$(sed -n "s/^foreign='\(.*\)'\$/\1/p" "$here/check.sh")
+counts='1 cases, 2 runs, 0 failed on CPU'
+expect "racecheck" "$(racecheck 'begun a F32 (1)' 'ran a F32 (1): 5 ms' "$counts")" \
+    "pass: 2 cases, 4 runs, 0 failed on CPU; cuBLASLt's kernels left out by name, $foreign"
+expect "a lost case" "$(racecheck 'begun a F32 (1)' 'ran a F32 (1): 5 ms' 'begun b F32 (2)' "$counts")" \
+    "fail: exit 1: 2 cases, 4 runs, 0 failed on CPU; cuBLASLt's kernels left out by name, $foreign"
+expect "its name" "$(grep -c 'FAIL lost: b F32 (2)' "$work/out")" 2
+
+# Names as the tool sees them; no kernel of this project may be called without C++.
+left_out() { grep -cE "$foreign"; }
+expect "cuBLASLt's names" "$(printf 'nvjet_sm%s\n' 90_tst_128x136_64x6_2x1_v_bx_bias_TNT 100_qqtst_TNN | left_out)" 2
+expect "our names" "$(printf '%s\n' _Z11pair_kernel8PairArgs _Z15nvjet_sm90_oursIfEvPT_ _ZN14nvjet_sm90_tstE |
+    left_out)" 0
+expect "kernels with names of C" "$(grep -rlE 'nvjet|extern "C".*__global__' "$here/../../kernels" | head -n 1)" ""
+
 # ---- check.sh, stopped while the stand-in for compute-sanitizer takes its time ----
 
 mkdir "$work/bin"
@@ -49,6 +79,7 @@ cat >"$work/bin/compute-sanitizer" <<END
 #!/bin/bash
 echo "PASS one thing"
 touch "$work/started"
+setsid sleep 600.5 &
 exec sleep 600.25
 END
 chmod +x "$work/bin/compute-sanitizer"
@@ -66,7 +97,7 @@ result() { sed -nE "s/^\"$1\": \{\"result\": \"([a-z]*)\".*/\1/p" "$work/run.jso
 expect "what had ended" "$(result gradient)" pass
 expect "what was cut" "$(result memcheck)" cut
 grep -q 'not finished: [12] checks passed before that' "$work/run.json" || expect "the cut entry" "$(cat "$work/run.json")" ""
-expect "processes left" "$(pgrep -cfx 'sleep 600.25')" 0
+expect "processes left" "$(pgrep -cfx 'sleep 600.(25|5)')" 0
 
 [ $failed -eq 0 ] && echo "PASS"
 exit $failed

@@ -12,7 +12,7 @@
  *                   made for all of them and must not be there before
  *   --seconds S     no case begins later than that; what is left counts as not finished. The first
  *                   case of every slot comes first, then what is slow, then by turns of the slots
- *   --verbose       one line and its milliseconds for each case and dtype
+ *   --verbose       a line when a case begins in a dtype, one with its milliseconds when it ends
  *   --bench         times the large cases; --cpu-time: by the time of this process alone
  *   --list          the slots' names
  *
@@ -204,17 +204,16 @@ static int list_units(const Options *o, bool card, Unit units[UNITS]) {
 
 static void run_unit(const Options *o, const Unit *u, Device *device, Device *cpu, Totals *totals) {
     const double start = seconds_now();
+    const Run label_only = {.item = u->item, .act = u->act};
+    char label[256];
+    run_label(&label_only, label, sizeof label);
+    if (o->verbose) printf("begun %s\n", label);
     if (o->bench)
         bench_case(u->item, u->act, device);
     else
         check_case(o, u->item, u->act, device, cpu, totals);
     totals->cases += u->first;
-    if (!o->verbose) return;
-    const Run label_only = {.item = u->item, .act = u->act};
-    char label[256];
-    run_label(&label_only, label, sizeof label);
-    printf("ran %s: %.0f ms\n", label, 1e3 * (seconds_now() - start));
-    fflush(stdout);
+    if (o->verbose) printf("ran %s: %.0f ms\n", label, 1e3 * (seconds_now() - start));
 }
 
 /* False: the time was up. */
