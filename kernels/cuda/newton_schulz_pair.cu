@@ -232,20 +232,24 @@ static __device__ __forceinline__ void product_run(Left &left, const Ring &r, Ma
     for (int i = 0; i < 16; i++) left[80 + i] = f[i];
 }
 
-/* 1 / (|g| + offset) of the matrix whose rows the left operands are: sums of all warps of both
- * blocks, always joined in the same way. */
+/* 1 / (|g| + offset) of the matrix whose rows the left operands are, the `turn`-th of the cluster:
+ * sums of all warps of both blocks, always joined in the same way. Matrices take two places and
+ * barriers by turns: who writes to one for the second time was told of the matrix between by every
+ * warp, and each told after it had read here. One lane tells both blocks: of two barriers in one
+ * instruction racecheck traces the first alone. */
 static __device__ __forceinline__ float rate_find(const Left &left, const Ring &r,
-                                                  const PairArgs &g, int m, int rank, int parity) {
+                                                  const PairArgs &g, int m, int rank, int turn) {
     const int warp = threadIdx.x / 32 - 4, lane = threadIdx.x & 31;
+    const Shared summed = r.summed + (turn & 1) * 8, sums = r.sums + (turn & 1) * SUMS_BYTES;
     const float own = left_square(left);
     float sum = 0.0f;
-    if (lane < CLUSTER) {
-        put_at(r.sums + 4 * (rank * WARPS + warp), lane, own);
-        barrier_tell(r.summed, lane);
+    for (int i = 0; lane == 0 && i < CLUSTER; i++) {
+        put_at(sums + 4 * (rank * WARPS + warp), i, own);
+        barrier_tell(summed, i);
     }
-    barrier_wait_cluster(r.summed, parity);
+    barrier_wait_cluster(summed, turn >> 1 & 1);
     if (lane < CLUSTER * WARPS)
-        asm volatile("ld.shared.f32 %0, [%1];" : "=f"(sum) : "r"(r.sums + 4 * lane) : "memory");
+        asm volatile("ld.shared.f32 %0, [%1];" : "=f"(sum) : "r"(sums + 4 * lane) : "memory");
     const float norm = sqrtf(warp_sum(sum));
     if (g.norms && rank == 0 && threadIdx.x == 128) g.norms[m] = norm;
     return 1.0f / (norm + NORM_OFFSET);
@@ -256,14 +260,14 @@ static __device__ __forceinline__ void maker_run(const Ring &r, const PairArgs &
     const int l = threadIdx.x & 31, row = threadIdx.x / 32 % 4 * 16 + (l >> 3 & 1) * 8 + (l & 7);
     Maker w = {tile_at(kept_at(r, which, 0), row, l >> 4), which, rank, 0, 0};
     Left left;
-    int parity = 0;
+    int turn = 0;
 #pragma unroll 1
-    for (int m = blockIdx.x / CLUSTER; m < g.n; m += gridDim.x / CLUSTER, parity ^= 1) {
+    for (int m = blockIdx.x / CLUSTER; m < g.n; m += gridDim.x / CLUSTER, turn++) {
         Scale s = {1.0f, NULL, NULL, false};
-        barrier_wait(r.come, parity);
+        barrier_wait(r.come, turn & 1);
         left_get<0>(left, w), left_get<1>(left, w), left_get<2>(left, w);
         left_get<3>(left, w), left_get<4>(left, w), left_get<5>(left, w);
-        float rate = rate_find(left, r, g, m, rank, parity);
+        float rate = rate_find(left, r, g, m, rank, turn);
 #pragma unroll 1
         for (int k = 0; k < g.steps; k++) {
             s.triple = g.triple[k];

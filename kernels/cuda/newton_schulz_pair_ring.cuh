@@ -14,6 +14,7 @@
 #define STAGES      5
 #define STAGE_BYTES (2 * TILE_BYTES)
 #define KEPT_BYTES  (MAKERS * CHUNKS * TILE_BYTES)
+#define SUMS_BYTES  (4 * CLUSTER * WARPS)
 #define SHARED      (KEPT_BYTES + STAGES * STAGE_BYTES + 1024 + 512)
 
 #if HAVE_SM90A
@@ -49,8 +50,9 @@ static __device__ __forceinline__ void put_at(Shared to, int rank, float value) 
 /* ---- shared memory -------------------------------------------------------------------------- */
 
 /* Addresses of shared memory. Barriers: of a stage full, empty; `come`, rows of g are there;
- * `summed`, both blocks' parts of the norm; `done`, of 64 columns of a result, both blocks have
- * written them to memory; `staged`, of a maker and 64 columns; `idle`, all of a matrix has left. */
+ * `summed`, of every second matrix, both blocks' parts of the norm, in two places at `sums`;
+ * `done`, of 64 columns of a result, both blocks have written them to memory; `staged`, of a maker
+ * and 64 columns; `idle`, all of a matrix has left. */
 typedef struct Ring {
     Shared kept, data, full, empty, come, summed, idle, done, staged, sums;
 } Ring;
@@ -75,7 +77,7 @@ static __device__ __forceinline__ Ring ring_init(Shared memory) {
     r.empty = r.full + 8 * STAGES;
     r.come = r.empty + 8 * STAGES;
     r.summed = r.come + 8;
-    r.idle = r.summed + 8;
+    r.idle = r.summed + 2 * 8;
     r.done = r.idle + 8;
     r.staged = r.done + 8 * CHUNKS;
     r.sums = r.staged + 8 * CHUNKS * MAKERS;
@@ -85,7 +87,7 @@ static __device__ __forceinline__ Ring ring_init(Shared memory) {
             barrier_init(r.empty + 8 * i, CLUSTER * WARPS);
         }
         barrier_init(r.come, 1);
-        barrier_init(r.summed, CLUSTER * WARPS);
+        for (int i = 0; i < 2; i++) barrier_init(r.summed + 8 * i, CLUSTER * WARPS);
         barrier_init(r.idle, MAKERS);
         for (int i = 0; i < CHUNKS; i++) barrier_init(r.done + 8 * i, CLUSTER * MAKERS);
         for (int i = 0; i < CHUNKS * MAKERS; i++) barrier_init(r.staged + 8 * i, 4);
