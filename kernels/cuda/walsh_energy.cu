@@ -47,7 +47,7 @@ static __device__ __forceinline__ void store_squares(float *to, int stride, cons
 }
 
 /* The row of digits high, middle, low; a digit of zero bits is 0. */
-template <typename T, int BITS> struct Digits {
+template <int BITS> struct Digits {
     static constexpr int HIGH = BITS < 3 ? BITS : 3;
     static constexpr int MIDDLE = BITS - HIGH < 3 ? BITS - HIGH : 3;
     static constexpr int LOW = BITS - HIGH - MIDDLE;
@@ -57,7 +57,7 @@ template <typename T, int BITS> struct Digits {
 template <typename T, int BITS>
 __global__ void __launch_bounds__(32 * WARPS)
     energy_kernel(float *partial, const T *x, int n, int c) {
-    typedef Digits<T, BITS> D;
+    typedef Digits<BITS> D;
     constexpr int HIGHS = 1 << D::HIGH, MIDDLES = 1 << D::MIDDLE, LOWS = 1 << D::LOW;
     extern __shared__ float tile[]; /* [run][COLUMNS] */
     const int lane = threadIdx.x, warp = threadIdx.y;
