@@ -254,6 +254,17 @@ const OpCase cases_matmul[] = {
     {"matmul", matmul_body, {64, 64, 64, 3, 4, 63, 0, 0}, IN_F32 | ONLY_BENCH, 0},
     {"matmul", matmul_body, {256, 256, 64, 8, 12, 63, 2, 0}, IN_BOTH | ONLY_BENCH, 0},
     {"matmul", matmul_body, {2048, 384, 384, 16, 4, 63, 0, 0}, IN_BF16 | ONLY_BENCH, 0},
+    /* of writing in the span of 512 tokens (nn/ops_lact_span.c), 32 samples */
+    {"matmul", matmul_body, {512, 768, 512, 1, 64, 56, 16, 0}, IN_BF16 | ONLY_BENCH, 0},
+    {"matmul", matmul_body, {512, 768, 512, 1, 64, 56, 16 | 1, 0}, IN_BF16 | ONLY_BENCH, 0},
+    {"matmul", matmul_body, {512, 512, 512, 1, 64, 56, 16, 0}, IN_BF16 | ONLY_BENCH, 0},
+    {"matmul", matmul_body, {512, 512, 512, 1, 64, 56, 16 | 1, 0}, IN_BF16 | ONLY_BENCH, 0},
+    {"matmul", matmul_body, {512, 512, 768, 1, 64, 56, 16 | 2, 0}, IN_BF16 | ONLY_BENCH, 0},
+    {"matmul", matmul_body, {512, 768, 512, 1, 32, 56, 16, 0}, IN_BF16 | ONLY_BENCH, 0},
+    {"matmul", matmul_body, {512, 768, 512, 1, 32, 56, 16 | 1, 0}, IN_BF16 | ONLY_BENCH, 0},
+    {"matmul", matmul_body, {512, 768, 768, 1, 32, 56, 16, 0}, IN_BF16 | ONLY_BENCH, 0},
+    {"matmul", matmul_body, {512, 768, 768, 1, 32, 56, 16 | 2, 0}, IN_BF16 | ONLY_BENCH, 0},
+    {"matmul", matmul_body, {768, 768, 512, 1, 32, 56, 16 | 1, 0}, IN_BF16 | ONLY_BENCH, 0},
     {"matmul", matmul_body, {384, 384, 2048, 16, 4, 63, 1 | 4, 0}, IN_BF16 | ONLY_BENCH, 0},
     {0},
 };
