@@ -62,14 +62,19 @@ __global__ void __launch_bounds__(32 * WARPS)
     extern __shared__ float tile[]; /* [run][COLUMNS] */
     const int lane = threadIdx.x, warp = threadIdx.y;
     const int column = blockIdx.x * COLUMNS + lane, first = blockIdx.y << BITS;
-    const T *in = x + ((int64_t)blockIdx.z * n + first) * c + column;
+    /* lanes past the last column take it once more and count as 0: without a branch all loads are
+     * under way at once */
+    const T *in = x + ((int64_t)blockIdx.z * n + first) * c + min(column, c - 1);
+    const float weight = column < c ? 1.0f : 0.0f;
     float *out = partial + ((int64_t)blockIdx.z * gridDim.x + blockIdx.x) * n + first;
-    const bool inside = column < c;
+#pragma unroll 2
     for (int rest = warp; rest < MIDDLES * LOWS; rest += WARPS) {
         float v[HIGHS];
 #pragma unroll
         for (int i = 0; i < HIGHS; i++)
-            v[i] = inside ? to_float(in[(int64_t)(i * MIDDLES * LOWS + rest) * c]) : 0.0f;
+            v[i] = to_float(in[(int64_t)(i * MIDDLES * LOWS + rest) * c]);
+#pragma unroll
+        for (int i = 0; i < HIGHS; i++) v[i] *= weight;
         butterflies<HIGHS>(v);
         if (D::MIDDLE == 0) {
             store_squares<HIGHS>(out + rest, MIDDLES * LOWS, v);
