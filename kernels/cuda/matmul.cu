@@ -170,7 +170,9 @@ extern "C" Status matmul_cuda(Device *d, Grad c, Tensor a, bool ta, Tensor b, bo
 
 /* ---- linear --------------------------------------------------------------------------------- */
 
-/* BF16 on Hopper: one kernel for the product and what follows. */
+/* BF16 on Hopper: one kernel for the product and what follows. Where nothing follows, not even a
+ * bias, cuBLASLt is faster: 65,536 rows, 768 inputs, 2,304 outputs .311 against .346 ms, 768
+ * outputs .112 against .125 (one H200 at 700 W). */
 static FusedCall linear_fused(Tensor y, Tensor a, Tensor w, FusedKind kind) {
     FusedCall f = {};
     f.m = tensor_rows(a), f.n = tensor_last(y), f.k = tensor_last(a);
@@ -186,7 +188,8 @@ static Status linear_run(Device *d, Tensor y, Tensor pre, Tensor x, Tensor w, Te
     few.bias = (const float *)bias.data;
     few.gelu = act == ACT_GELU;
     if (few.y && tensor_is_none(pre) && few_rows_fits(d, &few)) return few_rows(d, &few, NULL);
-    if (x.dtype == DTYPE_BF16 && y.dtype == DTYPE_BF16 &&
+    const bool more = act == ACT_GELU || !tensor_is_none(bias);
+    if (x.dtype == DTYPE_BF16 && y.dtype == DTYPE_BF16 && more &&
         (act == ACT_GELU || tensor_is_none(pre))) {
         FusedCall f = linear_fused(y, x, w, act == ACT_GELU ? FUSED_GELU : FUSED_PLAIN);
         f.other = pre.data;
