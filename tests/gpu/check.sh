@@ -9,7 +9,7 @@
 #   ranks      two cards train and score as one (ranks.sh); skipped where there is one, or no NCCL
 #   model      whole models, card against CPU; same bits twice; resume (model_parity.c)
 #   memcheck   compute-sanitizer over the op table
-#   racecheck  likewise, each case once with all gradients written, cuBLASLt's own kernels left out by name; and whether
+#   racecheck  likewise, each case once with all gradients written, reports of cuBLASLt's own kernels left out; and whether
 #              the tool sees a missing barrier (racecheck_sees.sh)
 #   bench      ttv bench step and ops of ViTTT-T, S, B in bf16
 #
@@ -158,18 +158,23 @@ end_stray() {
     done
 }
 
-# A process that dies takes along what it counted: each case that began must have ended.
+# A process that dies takes along what it counted: each case that began must have ended. racecheck's reports of foreign
+# kernels are left out, aloud; the exit code tells nothing of its reports then.
 tool_shards() { # COMMAND...: with @ for its card
-    local code lost
+    local code left
     TTV_TOOL=$work/$name OMP_NUM_THREADS=1 limited "$here/shards.sh" --jobs "$parallel" --values "$(tool_cards)" \
         --sum 'SUMMARY| failed on |^not finished' "$@"
     code=$?
     end_stray
-    lost=$("$here/tool_lost.sh" "$log") || [ $code -ne 0 ] || code=1
-    [ -z "$lost" ] || printf '%s\n' "$lost"
-    [ -z "${note-}" ] || echo "$(grep '^total' "$log" | tail -n 1); $note"
+    "$here/tool_lost.sh" "$log" || [ $code -ne 0 ] || code=1
+    if [ "$name" = racecheck ]; then
+        left=$("$here/tool_reports.sh" "$log" "$foreign") || [ $code -ne 0 ] || code=1
+        printf '%s\n' "$left"
+        echo "$(grep '^total' "$log" | tail -n 1); $(sed -n 's/^\(left out: [^:]*\):.*/\1 of cuBLASLt/p' <<<"$left")"
+    fi
     return $code
 }
+after_racecheck() { sed -n 's/^left out: [1-9][^:]*: /     left out, kernels of cuBLASLt: /p' "$logs/racecheck.log"; }
 
 part_ops() { check ops $((90 * few)) '^total' sharded ' failed on ' "$build/tests/ops/ops_test" --device "$device" \
     --queue "$work/queue_ops"; }
@@ -240,11 +245,11 @@ after_model() {
         >"$work/model"
 }
 
-# One card has all the rest to do besides (0bab8be: memcheck 86 s, racecheck 179).
+# One card has all the rest to do besides (0bab8be: memcheck 86 s; racecheck 179 for 87 % of its cases).
 part_memcheck() { if [ "$beside" = "$device" ]; then sanitizer memcheck 180 150; else sanitizer memcheck 110 90; fi; }
 part_racecheck() {
     if [ "$beside" = "$device" ]; then
-        sanitizer racecheck 195 160 --first-mode
+        sanitizer racecheck 240 205 --first-mode
     else
         sanitizer racecheck 145 115 --first-mode
     fi
@@ -266,19 +271,17 @@ tool_cards() {
     done
 }
 
-# cuBLASLt's kernels are not ours to judge: racecheck leaves them out by the beginning of their names. A kernel of this
-# project cannot be called so, names of C++ begin with _Z for the tool; racecheck_sees.sh shows that on the card.
+# cuBLASLt's kernels are not ours to judge: what racecheck reports of them is left out by name (tool_reports.sh; a kernel
+# of this project cannot be called so). Not by the tool's own --kernel-name-exclude: with it, compute-sanitizer of CUDA
+# 13.0 ends in "failed to handle a hardware exception" where few_rows.cu runs, 10 times of 10, and never without.
 foreign='^nvjet_sm[0-9]+_'
 
 # TOOL LIMIT SECONDS FLAG...: no case begins after SECONDS, so that the tool still says what it found. More than the ten
 # processes that compute-sanitizer expects by itself may run at once.
 sanitizer() {
-    local tool=$1 limit=$2 seconds=$3 program note='' options=(--max-connections 100 --error-exitcode 9)
+    local tool=$1 limit=$2 seconds=$3 program options=(--max-connections 100 --error-exitcode 9)
     shift 3
-    if [ "$tool" = racecheck ]; then
-        options+=(--kernel-name-exclude "regex=$foreign" --racecheck-num-workers 2)
-        note="cuBLASLt's kernels left out by name, $foreign"
-    fi
+    [ "$tool" != racecheck ] || options=(--max-connections 100 --print-limit 10000 --racecheck-num-workers 2)
     program=$(sanitizer_program)
     if [ -z "$program" ]; then
         echo "SKIP $tool: compute-sanitizer is not installed"

@@ -175,7 +175,7 @@ template <bool GUARD> static int turns_run(const char *name) {
     return wrong && GUARD;
 }
 
-/* ---- kernels that check.sh's racecheck leaves out by name ---- */
+/* ---- kernels whose reports check.sh leaves out by name ---- */
 
 /* No barrier between writing and reading; PART threads. */
 static __device__ __forceinline__ void racy(float *out) {
