@@ -118,12 +118,17 @@ static NewtonSchulz newton_schulz_of(Tensor g) {
     }
     return s;
 }
+/* FLOP of a product with the matrices g, `wide` of a step, and among Gram matrices, `square`. */
+static double newton_schulz_work(Tensor g, double wide, double square) {
+    const double r = (double)g.shape[1], c = (double)g.shape[2], less = r < c ? r : c;
+    return 5.0 * (double)tensor_count(g) * (wide * less + square * less * less * less / (r * c));
+}
 static Status run_newton_schulz(OpRun *r) {
-    r->flops = 5.0 * 6.0 * (double)tensor_count(r->t[2]) * (double)tensor_last(r->t[2]);
+    r->flops = newton_schulz_work(r->t[2], 4.0, 2.0);
     return r->k->newton_schulz(r->device, r->t[0], r->t[1], r->t[2], newton_schulz_of(r->t[2]));
 }
 static Status run_newton_schulz_backward(OpRun *r) {
-    r->flops = 5.0 * 16.0 * (double)tensor_count(r->t[2]) * (double)tensor_last(r->t[2]);
+    r->flops = newton_schulz_work(r->t[2], 10.0, 6.0);
     return r->k->newton_schulz_backward(r->device, grad_set(r->t[0]), tensor_none(), r->t[1],
                                         r->t[2], r->t[3], newton_schulz_of(r->t[2]));
 }
@@ -322,9 +327,12 @@ static const OpCase fused[] = {
     {"newton_schulz", "three fast weights", "f:3EE f:3 a:3EE", run_newton_schulz},
     {"newton_schulz", "fast weights of a batch", "f:ZEE f:Z a:ZEE", run_newton_schulz},
     {"newton_schulz", "weights of 16 chunks", "f:XJJ f:X a:XJJ", run_newton_schulz},
+    {"newton_schulz", "in the tokens' span", "a:ZwE f:Z a:ZwE", run_newton_schulz},
     {"newton_schulz_backward", "weights of 16 chunks", "a:XJJ f:XJJ a:XJJ f:X",
      run_newton_schulz_backward},
     {"newton_schulz_backward", "fast weights of a batch", "a:ZEE f:ZEE a:ZEE f:Z",
+     run_newton_schulz_backward},
+    {"newton_schulz_backward", "in the tokens' span", "a:ZwE a:ZwE a:ZwE f:Z",
      run_newton_schulz_backward},
     {"token_basis", "writing tokens", "a:SwE a:Sww a:Sww a:SwE", run_token_basis},
     {"walsh_rows", "by energy", "a:Sww f:Sw", run_walsh_rows},
