@@ -60,7 +60,7 @@ static Status resume(NvsTrainer *t) {
     const NvsTrainConfig *c = &nvs_settings.train;
     TrainState *s = &t->state;
     const uint64_t seed = s->seed;
-    TRY(checkpoint_resume(t->run.path, "last", &t->model.params, &t->optim, s));
+    TRY(checkpoint_resume(t->run.path, t->run.resumed, &t->model.params, &t->optim, s));
     if (s->seed != seed)
         return status_set(STATUS_USAGE, "%s began with seed %llu: it cannot go on with --seed %llu",
                           t->run.path, (unsigned long long)s->seed, (unsigned long long)seed);

@@ -15,11 +15,12 @@
 
 #include "core/clock.h"
 #include "core/file.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "tools/cli.h"
 #include "tools/run_metrics.h"
 
-enum { MAX_SUFFIX = 10000, PATH_ROOM = 4096 };
+enum { MAX_SUFFIX = 10000, PATH_ROOM = 4096, MAX_MANIFEST_BYTES = 1 << 20 };
 
 /* ---- lock ---- */
 
@@ -198,12 +199,29 @@ static Status open_events(RunFolder *r, int64_t resumed_step) {
     return s;
 }
 
+/* Where last.json is lost, the manifest of the best checkpoint becomes that of the last. */
+static Status take_best(const RunFolder *r) {
+    char *from = NULL, *to = NULL, *text = NULL;
+    size_t size = 0;
+    Status s = path_join(&from, r->path, "best.json");
+    if (s == STATUS_OK) s = path_join(&to, r->path, "last.json");
+    if (s == STATUS_OK) s = file_read(from, MAX_MANIFEST_BYTES, &text, &size);
+    if (s == STATUS_OK) s = file_write_atomic(to, text, size);
+    if (s == STATUS_OK)
+        log_warn("%s has no last.json (any more): going on from its best checkpoint", r->path);
+    mem_free(from);
+    mem_free(to);
+    mem_free(text);
+    return s;
+}
+
 Status run_folder_start(RunFolder *r, int64_t resumed_step) {
     TRY(metrics_trim(r, resumed_step));
     TRY(open_append(r, "log.txt", &r->log));
     TRY(open_append(r, "metrics.jsonl", &r->jsonl));
     TRY(open_append(r, "metrics.csv", &r->csv));
     output_tee(r->log);
+    if (r->resumed && strcmp(r->resumed, "best") == 0) TRY(take_best(r));
     TRY(open_events(r, resumed_step));
     return metrics_begin(r);
 }

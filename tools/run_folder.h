@@ -32,7 +32,8 @@ typedef struct RunColumns {
 
 typedef struct RunFolder {
     char *path;
-    int lock; /* file descriptor, -1: none */
+    int lock;            /* file descriptor, -1: none */
+    const char *resumed; /* the manifest gone on from: "last", or "best" where that is lost */
     FILE *log, *jsonl, *csv;
     RunColumns columns;      /* set before run_folder_start */
     const char *tensorboard; /* likewise, borrowed: folder for event files; NULL or "": none */

@@ -4,15 +4,12 @@
 #include <string.h>
 
 #include "core/file.h"
-#include "core/log.h"
 #include "core/memory.h"
 #include "tools/cli.h"
 #include "tools/nvs_sections.h"
 #include "tools/sections.h"
 
 enum { MAX_CONFIG_BYTES = 1 << 20 };
-
-enum { MAX_MANIFEST_BYTES = 1 << 20 };
 
 static bool has_file(const char *folder, const char *name) {
     char *path;
@@ -39,29 +36,12 @@ static int count_states(const char *folder) {
     return count;
 }
 
-/* The manifest of the best checkpoint becomes that of the last. */
-static Status take_best(const char *folder) {
-    char *from = NULL, *to = NULL, *text = NULL;
-    size_t size = 0;
-    Status s = path_join(&from, folder, "best.json");
-    if (s == STATUS_OK) s = path_join(&to, folder, "last.json");
-    if (s == STATUS_OK) s = file_read(from, MAX_MANIFEST_BYTES, &text, &size);
-    if (s == STATUS_OK) s = file_write_atomic(to, text, size);
-    if (s == STATUS_OK)
-        log_warn("%s has no last.json (any more): going on from its best checkpoint", folder);
-    mem_free(from);
-    mem_free(to);
-    mem_free(text);
-    return s;
-}
-
 /* --resume auto of a folder without last.json. A save that was killed as the first of all leaves
  * the files of one step, which no manifest names, or names as the best only; more of them mean that
  * a manifest was lost, and that beginning anew would lose a run. */
 static Status begin_or_recover(const char *folder, bool *found) {
     *found = has_file(folder, "best.json");
-    if (*found) return output_is_mine() ? take_best(folder) : STATUS_OK;
-    if (count_states(folder) < 2) return STATUS_OK;
+    if (*found || count_states(folder) < 2) return STATUS_OK;
     return status_set(STATUS_DATA,
                       "%s holds checkpoints, but neither last.json nor best.json says which are "
                       "whole: it is not begun anew; another --output does",
@@ -133,6 +113,7 @@ Status run_resume_find(RunFolder *r, Config *config, const char *inherited, bool
     char folder[CONFIG_TEXT];
     snprintf(folder, sizeof folder, "%s", automatic || last ? settings.run.output : how);
     bool found = has_file(folder, "last.json");
+    const char *manifest = found ? "last" : "best";
     if (!found && !automatic)
         return status_set(STATUS_USAGE, "--resume %s: %s holds no checkpoint (no last.json)", how,
                           folder);
@@ -145,6 +126,7 @@ Status run_resume_find(RunFolder *r, Config *config, const char *inherited, bool
         TRY(run_folder_open(r, folder));
     else /* rank 0 has locked it */
         TRY(mem_string(&r->path, folder));
+    r->resumed = manifest;
     TRY(take_stored_config(r, config, inherited));
     snprintf(settings.run.output, sizeof settings.run.output, "%s", folder);
     *resuming = true;

@@ -50,7 +50,7 @@ static Status compare_with_checkpoint(Trainer *t) {
     char *weights = NULL, *state = NULL;
     SafeFile *file = NULL;
     ClassList stored = {0};
-    TRY(checkpoint_find(t->run.path, "last", &weights, &state));
+    TRY(checkpoint_find(t->run.path, t->run.resumed, &weights, &state));
     Status s = safetensors_open(weights, &file);
     if (s == STATUS_OK) s = model_meta_classes(file, weights, t->model.config.classes, &stored);
     if (s == STATUS_OK) s = same_classes(&stored, &t->data.classes, weights);
@@ -64,7 +64,7 @@ static Status compare_with_checkpoint(Trainer *t) {
 
 Status trainer_resume(Trainer *t) {
     TRY(compare_with_checkpoint(t));
-    TRY(checkpoint_resume(t->run.path, "last", &t->model.params, &t->optim, &t->state));
+    TRY(checkpoint_resume(t->run.path, t->run.resumed, &t->model.params, &t->optim, &t->state));
     if (t->state.seed != (uint64_t)settings.train.seed)
         return status_set(STATUS_USAGE, "%s began with seed %llu: it cannot go on with --seed %lld",
                           t->run.path, (unsigned long long)t->state.seed,

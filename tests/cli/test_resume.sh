@@ -58,6 +58,9 @@ checks=$((checks + 1))
 kept=(train "${tiny[@]}" "${small_data[@]}" --epochs 1 --save-every 1 --resume auto -o kept)
 run 0 "${kept[@]}" --max-steps 3
 rm kept/last.json
+run 3 "${kept[@]}" --mixer mse
+checks=$((checks + 1))
+[ ! -e kept/last.json ] || fail 'a refused call writes last.json'
 run 0 "${kept[@]}" --max-steps 5
 tells 'kept has no last.json (any more): going on from its best checkpoint'
 tells 'continuing kept at step 3'
