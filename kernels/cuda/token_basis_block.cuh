@@ -7,8 +7,9 @@
  * All four warps then subtract the panel's product from what is right of it, by tensor cores, and
  * the other two make rows of the inverse while the next panel is factored.
  *
- * A pivot below its least value shows that what is left of its row is rounding: it is held there,
- * and the column below it is 0. Multiples of such a row would grow without bound.
+ * No pivot of S + shift diag(S) is below the shift, twice its least value. One that is shows that
+ * what is left of its row is rounding: it is held at the least value, and the column below it is 0.
+ * Multiples of such a row would grow without bound.
  */
 #ifndef TTV_KERNELS_CUDA_TOKEN_BASIS_BLOCK_CUH
 #define TTV_KERNELS_CUDA_TOKEN_BASIS_BLOCK_CUH
@@ -20,13 +21,14 @@
 #define PITCH   68 /* of a block's rows in shared memory, in floats */
 #define WORKERS 128
 #define PANELS  (SIDE / 16)
+#define KEPT    1.96f /* times the least pivot: just below the shift */
 
-/* c becomes the factor; y its inverse; both with zeros above the diagonal. */
+/* c has -C and becomes the factor; y its inverse; both with zeros above the diagonal. */
 typedef struct BlockSpace {
     float c[SIDE * PITCH], y[SIDE * PITCH];
     float u[2][SIDE * 4]; /* the next four columns, by turns */
     float rate[SIDE];     /* one over the factor's diagonal */
-    float kept[SIDE];     /* 0 where the pivot was held, else 1 */
+    float kept[SIDE];     /* 0 where the column below was dropped, else 1 */
 } BlockSpace;
 
 #if HAVE_SM90A
@@ -39,11 +41,11 @@ typedef struct Corner {
 } Corner;
 
 static __device__ __forceinline__ void pivot(Corner &k, int i, float p, float least) {
-    const bool held = !(p >= least);
-    p = held ? least : p;
+    const bool kept = p >= KEPT * least;
+    p = fmaxf(p, least);
     asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(k.over[i]) : "f"(p));
     k.own[i] = p * k.over[i];
-    k.rate[i] = held ? 0.0f : k.over[i];
+    k.rate[i] = kept ? k.over[i] : 0.0f;
 }
 
 static __device__ __forceinline__ Corner corner(const float4 *p, float least) {
@@ -98,7 +100,10 @@ static __device__ __forceinline__ void panel_factor(BlockSpace *b, int i, int pa
     float *own = b->c + i * PITCH + 16 * panel;
     float4 v[4], r = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
-    for (int g = 0; g < 4; g++) v[g] = quad(own + 4 * g);
+    for (int g = 0; g < 4; g++) {
+        const float4 o = quad(own + 4 * g);
+        v[g] = make_float4(-o.x, -o.y, -o.z, -o.w);
+    }
     *reinterpret_cast<float4 *>(b->u[0] + 4 * i) = v[0];
 #pragma unroll
     for (int s = 0; s < 4; s++) {
@@ -176,7 +181,7 @@ static __device__ __forceinline__ void panel_subtract(BlockSpace *b, int panel, 
 #pragma unroll
             for (int h = 0; h < 4; h++) {
                 float2 *p = (float2 *)(c + (h & 1) * 8 * PITCH + h / 2 * 8), v = *p;
-                v.x -= sum[h / 2][2 * (h & 1)], v.y -= sum[h / 2][2 * (h & 1) + 1];
+                v.x += sum[h / 2][2 * (h & 1)], v.y += sum[h / 2][2 * (h & 1) + 1];
                 *p = v;
             }
         }
