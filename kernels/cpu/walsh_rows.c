@@ -10,11 +10,22 @@ static bool is_odd(uint64_t x) {
     return x & 1;
 }
 
+/* Energies are not negative, so their bits are in the same order; and all of them have one: rows of
+ * NaN, too, go to a place each. */
+static uint32_t order_of(float energy) {
+    uint32_t bits;
+    memcpy(&bits, &energy, sizeof bits);
+    return bits;
+}
+
 /* Where row t goes: behind all of more energy, and of as much in front of it. */
 static int64_t place_of(const float *energy, int64_t t, int64_t n) {
+    const uint32_t own = order_of(energy[t]);
     int64_t place = 0;
-    for (int64_t s = 0; s < n; s++)
-        place += energy[s] > energy[t] || (energy[s] == energy[t] && s < t);
+    for (int64_t s = 0; s < n; s++) {
+        const uint32_t other = order_of(energy[s]);
+        place += other > own || (other == own && s < t);
+    }
     return place;
 }
 
