@@ -297,10 +297,10 @@ struct Kernels {
                                      Tensor norms, NewtonSchulz s);
 
     /* The span of rows: x[G,n,c], n <= c, as r q with r[G,n,n] lower triangular and q[G,n,c] of
-     * rows that are orthonormal as far as x tells them apart. S = xx', S + TOKEN_SHIFT diag(S) =
-     * rr' (Cholesky; the pivot of row t is at least TOKEN_SHIFT/2 S_tt and TOKEN_LEAST^2),
-     * inv[G,n,n] = r^-1, q = inv x. All of it in F32 or better, q from an inv that was not rounded
-     * yet; then rounded to act. Above their diagonals r and inv are 0. */
+     * rows orthonormal as far as x tells them apart. rr' = S + TOKEN_SHIFT diag(S), S = xx'
+     * (Cholesky; pivots at least TOKEN_SHIFT/2 S_tt and TOKEN_LEAST^2; below one that is under
+     * TOKEN_SHIFT S_tt, which rounding makes it alone, r may be 0), inv[G,n,n] = r^-1, q = inv x of
+     * the unrounded inv. F32 or better, then rounded to act. Above their diagonals r, inv are 0. */
     Status (*token_basis)(Device *d, Tensor q, Tensor r, Tensor inv, Tensor x);
 
     /* w[G,n,n] (act): rows of the Walsh matrix, which is orthogonal: with p the largest power of 2,
