@@ -119,17 +119,19 @@ static Status show_view(Validation *v, int rank) {
     return STATUS_OK;
 }
 
-/* Scenes that turn out to be broken are counted; everything else ends the validation. */
+/* Scenes that turn out to be broken are counted; everything else ends the validation, and so do
+ * they with --on-corrupt fail. */
 static Status take(Validation *v, EvalEntry *e, int rank) {
     NvsScores *scores = &v->task->scores;
     Report *r = report_of(v, rank);
     const Status s = (Status)r->status;
     if (s != STATUS_OK) {
+        const bool counted = is_broken(s) && nvs_settings.scenes.on_corrupt == 0;
         r->message[sizeof r->message - 1] = '\0';
-        if (!is_broken(s) && rank != ranks_rank() && ranks_count() > 1)
+        if (!counted && rank != ranks_rank() && ranks_count() > 1)
             return status_set(s, "rank %d: scene %s: %s", rank, e->scene, r->message);
         status_set(s, "%s", r->message);
-        if (!is_broken(s)) return status_context(s, "scene %s", e->scene);
+        if (!counted) return status_context(s, "scene %s", e->scene);
         if (output_is_mine())
             log_warn("validation: scene %s is left out: %s", e->scene, r->message);
         scores->failed++;

@@ -83,6 +83,13 @@ run 3 nvs train "${tiny[@]}" --data-dir sizes --gap-max 7 --val-split none --ste
 tells "sizes/train/${name[9]}/"
 tells 'pixels, but frame'
 run 0 nvs train "${tiny[@]}" --data-dir sizes --gap-max 7 --val-split none --steps 6 -o sizes_run2
+# those of a validation as well
+printf '{"%s": {"context": [0, 7], "target": [3]},\n"%s": {"context": [0, 7], "target": [2, 4]}}\n' "${name[11]}" "${name[9]}" >sizes.json
+judged=("${tiny[@]}" --steps 6 --val-dir sizes --val-split train --val-index sizes.json)
+run 0 nvs train "${judged[@]}" -o sizes_run3
+tells "validation: scene ${name[9]} is left out: sizes/train/${name[9]}/"
+run 3 nvs train "${judged[@]}" --on-corrupt fail -o sizes_run4
+tells "validation: scene ${name[9]}: sizes/train/${name[9]}/"
 
 # ---- render: a scene that cannot be used, by name ----
 for i in 0 7 8; do
