@@ -32,11 +32,10 @@ static double newton_schulz_macs(double e, double h) {
     return 5 * (2 * r * r * c + r * r * r);
 }
 
-/* Of one head whose steps are orthogonalised: whole, or in the span of n tokens (`span`, where that
- * is less: ttt/lact.c), with what makes and uses the basis. */
+/* Of one head whose steps are orthogonalised: whole, or in the span of n tokens, with what makes
+ * and uses the basis. */
 static double steps_macs(double n, double e, double h, bool span) {
-    const double whole = 3 * newton_schulz_macs(e, h);
-    if (!span || 4 * n > 3 * e) return whole;
+    if (!span) return 3 * newton_schulz_macs(e, h);
     return 3 * newton_schulz_macs(n, h) + 3 * n * n * h + 2 * (2 * n * n * e + 2.5 * n * n * n);
 }
 
@@ -53,13 +52,14 @@ static double block_macs(const LactNvsConfig *c, double view, double all, double
     return attention + projections + fast + muon + reading * 8 * d * d;
 }
 
-/* The forward pass of one scene; dead work of the last block left out. */
-static double forward_macs(const NvsPass *p, int64_t inputs, int64_t targets) {
+/* The forward pass of one scene of `batch`; dead work of the last block left out. */
+static double forward_macs(const NvsPass *p, int64_t batch, int64_t inputs, int64_t targets) {
     const LactNvsConfig *c = &p->model.config;
     const double view = (double)lact_nvs_view_tokens(p->model.nvs), d = (double)c->width;
     const double in = view * (double)inputs, out = view * (double)targets;
     const double pixels = (double)(c->patch * c->patch);
-    const bool span = targets && c->span && p->model.act == DTYPE_BF16; /* a scene: few matrices */
+    const bool span =
+        lact_writes_in_span(&p->model.nvs->blocks[0].ttt, p->model.act, batch, (int64_t)in);
     const double block = block_macs(c, view, in + out, in, in + out, span);
     return (in + out) * VIEW_CHANNELS * pixels * d + (double)(c->layers - 1) * block +
            block_macs(c, view, in + out, in, out, span) + out * d * 3 * pixels;
@@ -222,7 +222,7 @@ static Status measure_graph(Bench *b, NvsPass *p, PassResults *out, double macs)
 static Status measure_training(Bench *b, NvsPass *p, PassResults *out) {
     Device *d = p->model.device;
     const bool recorded = device_can_capture(d);
-    const double macs = 3 * (double)p->batch * forward_macs(p, p->inputs, p->targets);
+    const double macs = 3 * (double)p->batch * forward_macs(p, p->batch, p->inputs, p->targets);
     progress_line(10, "nvs: training, batch %lld", (long long)p->batch);
     TRY(open_training(p));
     TRY(run_eager(p));
@@ -254,7 +254,7 @@ static Status measure_pass(Bench *b, NvsPass *p, BenchCall f, const char *eager,
 static Status measure_scene(Bench *b, NvsPass *p, PassResults *out) {
     TRY(lact_nvs_state_new(p->model.nvs, p->model.device, 1, &p->state));
     TRY(measure_pass(b, p, run_reconstruct, "reconstruct_eager", "reconstruct", "scenes",
-                     forward_macs(p, p->inputs, 0), out));
+                     forward_macs(p, 1, p->inputs, 0), out));
     return measure_pass(b, p, run_render, "render_eager", "render", "views", render_macs(p), out);
 }
 

@@ -78,12 +78,12 @@ static bool input_fits(const LactLayer *m, Tape *t, const Var *x, int64_t writin
 #define SPAN_MATRICES 16 /* keys' and values' */
 #define SPAN_MULTIPLE 64
 
-static bool writes_in_span(const LactLayer *m, const Var *x) {
-    const int64_t n = x->value.shape[1], e = m->width / m->heads;
+bool lact_writes_in_span(const LactLayer *m, DType act, int64_t batch, int64_t writing) {
+    const int64_t n = writing, e = m->width / m->heads;
     if (m->span == LACT_SPAN_NEVER || m->variant.only_w1) return false;
     if (m->span == LACT_SPAN_ALWAYS) return true;
-    return x->value.dtype == DTYPE_BF16 && 4 * n <= 3 * e && n % SPAN_MULTIPLE == 0 &&
-           e % SPAN_MULTIPLE == 0 && 2 * x->value.shape[0] * m->heads >= SPAN_MATRICES;
+    return act == DTYPE_BF16 && 4 * n <= 3 * e && n % SPAN_MULTIPLE == 0 &&
+           e % SPAN_MULTIPLE == 0 && 2 * batch * m->heads >= SPAN_MATRICES;
 }
 
 /* Steps U of the tokens x, whose keys and values before silu are the last channels of packed. */
@@ -92,7 +92,7 @@ static LactGradients write_steps(const LactLayer *m, Tape *t, Var *x, Var *packe
     const DType inner = x->value.dtype;
     Var *rates = op_token_rates(t, x, m->rate_w, m->rate_b, LACT_RATE_SHIFT);
     const NewtonSchulz steps = newton_schulz_fixed(NEWTON_SCHULZ_STEPS, inner == DTYPE_BF16);
-    if (writes_in_span(m, x)) {
+    if (lact_writes_in_span(m, inner, x->value.shape[0], x->value.shape[1])) {
         const LactGradients u =
             op_lact_steps(t, packed, rates, m->w, LACT_UNIT_OFFSET, steps, inner);
         tape_drop(t, rates);

@@ -101,6 +101,8 @@ void lact_write_into(const LactLayer *m, Tape *t, Var *x, LactWeights to);
 /* What lact_read does, as weights of a ViewBlock (kernels/kernels.h) and its two offsets; false
  * when it is more than that: other forms, replaced queries, a trace. */
 bool lact_read_weights(const LactLayer *m, LactFast fast, ViewBlock *block, ViewForm *form);
+/* Whether the steps of `writing` tokens in each of `batch` samples are made in their span. */
+bool lact_writes_in_span(const LactLayer *m, DType act, int64_t batch, int64_t writing);
 /* tape_drop for all of it. */
 void lact_fast_drop(Tape *t, LactFast fast);
 
