@@ -31,7 +31,8 @@ enum {
     TELL_BYTES,     /* st.async: the mbarrier counts the bytes themselves */
     TELL_BYTES_NOT, /* the same, but nobody waits: MISSING */
     TELL_CLUSTER,   /* stores by cluster address; the cluster's barrier */
-    TELL_FETCH      /* plain stores, arrivals as TELL_BOTH; what the other has is read there */
+    TELL_FETCH,     /* plain stores, arrivals as TELL_BOTH; what the other has is read there */
+    TELL_WARP       /* a lane stores for each block, then one tells both (token_basis_factor.cu) */
 };
 enum {
     BETWEEN_ONCE,
@@ -113,6 +114,11 @@ static __device__ __forceinline__ void leave(unsigned mine, unsigned barrier, fl
     } else if (COUNTED(TELL)) {
         if (lane == 0) arrive_expecting(barrier, 2 * (int)sizeof v);
         if (lane < 2) put_counted(place_in(mine, lane), v, place_in(barrier, lane));
+    } else if (TELL == TELL_WARP) {
+        if (lane < 2) put_there(place_in(mine, lane), v);
+        __syncwarp();
+        if (lane == 0) asm volatile("fence.acq_rel.cluster;" ::: "memory");
+        for (int i = 0; lane == 0 && i < 2; i++) arrive_there(place_in(barrier, i));
     } else if (lane < 2) {
         if (TELL == TELL_FETCH && lane == 0)
             asm volatile("st.shared::cta.f32 [%0], %1;" ::"r"(mine), "f"(v) : "memory");
@@ -215,6 +221,7 @@ int cluster_forms(void) {
     bad += exchange_run<TELL_CLUSTER, BETWEEN_ONCE>("the cluster meets");
     bad += exchange_run<TELL_CLUSTER, BETWEEN_PLACES>("the cluster meets; rounds; two places");
     bad += exchange_run<TELL_FETCH, BETWEEN_ONCE>("read where it was written");
+    bad += exchange_run<TELL_WARP, BETWEEN_ONCE>("stored by lanes, told by one");
     bad += exchange_run<TELL_NOT, BETWEEN_ONCE>("MISSING");
     bad += exchange_run<TELL_EACH, BETWEEN_NOT>("rounds; MISSING between");
     bad += exchange_run<TELL_CLUSTER, BETWEEN_NOT>("the cluster meets; rounds; MISSING between");
