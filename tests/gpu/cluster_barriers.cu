@@ -32,7 +32,7 @@ enum {
     TELL_BYTES_NOT, /* the same, but nobody waits: MISSING */
     TELL_CLUSTER,   /* stores by cluster address; the cluster's barrier */
     TELL_FETCH,     /* plain stores, arrivals as TELL_BOTH; what the other has is read there */
-    TELL_WARP       /* a lane stores for each block, then one tells both (token_basis_factor.cu) */
+    TELL_WARP       /* a lane stores for each block, then one tells both (token_basis, e8840e8) */
 };
 enum {
     BETWEEN_ONCE,
