@@ -225,9 +225,9 @@ static bool is_new(Keys *k, const char *name) {
     char heading[80];
     snprintf(heading, sizeof heading, "[%s]", name);
     put_heading(".SS", heading);
-    out_text("First of \\fBttv ");
+    out_text("In \\fBttv ");
     put_text(k->command->name);
-    out_text("\\fR.\n");
+    out_text(" \\-\\-help\\-all\\fR, too.\n");
     return true;
 }
 
