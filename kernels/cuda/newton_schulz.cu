@@ -10,8 +10,6 @@
 #define SCRATCH ((int64_t)3 << 30)
 #define MOST    16384 /* matrices at a time */
 
-#define VANISHED 1e-20f
-
 /* The matrices of one round as they come: [n, rows, columns]. */
 typedef struct Round {
     Device *d;
@@ -195,10 +193,14 @@ Status polynomial_add(const Iteration *it, void *y, const float *p, const void *
 template <typename TD, typename TX, typename TG, int V>
 __global__ void __launch_bounds__(THREADS)
     slope_kernel(TD *dg, bool add, const TX *dx, const TG *g, const float *norms, const float *dots,
-                 int64_t count) {
+                 int parts, int64_t count) {
+    const int lane = threadIdx.x % 32;
+    float dot = 0;
+    for (int i = lane; i < parts; i += 32) dot += dots[blockIdx.y * parts + i];
+    dot = warp_sum(dot);
     const float norm = norms[blockIdx.y],
-                rate = norm < VANISHED ? 0.0f : 1.0f / (norm + NORM_OFFSET);
-    const float back = rate > 0 ? rate * rate * dots[blockIdx.y] / norm : 0.0f;
+                rate = norm < NORM_VANISHED ? 0.0f : 1.0f / (norm + NORM_OFFSET);
+    const float back = rate > 0 ? rate * rate * dot / norm : 0.0f;
     const int64_t base = blockIdx.y * count, step = (int64_t)gridDim.x * THREADS * V;
     for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V; i < count; i += step) {
         float v[V], x[V];
@@ -212,31 +214,34 @@ __global__ void __launch_bounds__(THREADS)
 
 template <typename TD, typename TX, typename TG>
 static Status slope(const Round *m, Grad dg, const TX *dx, const TG *g, const float *norms,
-                    const float *dots) {
+                    const Slope *o) {
     const int64_t count = elements(m);
     const int V = width_of(count, dx, g, dg.t.data);
     const dim3 grid = flat_grid(count, V, m->n);
     TD *to = (TD *)dg.t.data;
     if (V == 4)
-        slope_kernel<TD, TX, TG, 4>
-            <<<grid, THREADS, 0, stream_of(m->d)>>>(to, dg.add, dx, g, norms, dots, count);
+        slope_kernel<TD, TX, TG, 4><<<grid, THREADS, 0, stream_of(m->d)>>>(
+            to, dg.add, dx, g, norms, o->dots, o->parts, count);
     else
-        slope_kernel<TD, TX, TG, 1>
-            <<<grid, THREADS, 0, stream_of(m->d)>>>(to, dg.add, dx, g, norms, dots, count);
+        slope_kernel<TD, TX, TG, 1><<<grid, THREADS, 0, stream_of(m->d)>>>(
+            to, dg.add, dx, g, norms, o->dots, o->parts, count);
     return launched("newton_schulz_backward");
 }
 
 /* dx: F32, or BF16 as dg. */
-static Status norm_backward(const Round *m, Grad dg, Tensor dx, Tensor g, const float *norms) {
-    float *dots;
-    TRY(scratch_take(m->d, sizeof(float) * m->n, (void **)&dots));
-    TRY(inner_products(m, dots, g, tensor_of(dx.data, dx.dtype, 3, g.shape), NULL, false));
+static Status norm_backward(const Round *m, Grad dg, Tensor dx, Tensor g, Slope *o) {
+    if (o->is_whole) return STATUS_OK;
+    if (!o->dots) {
+        o->parts = 1;
+        TRY(scratch_take(m->d, sizeof(float) * m->n, (void **)&o->dots));
+        TRY(inner_products(m, o->dots, g, tensor_of(dx.data, dx.dtype, 3, g.shape), NULL, false));
+    }
     WITH_ACT("newton_schulz_backward", g.dtype, TG, {
         const TG *from = (const TG *)g.data;
         if (dx.dtype == DTYPE_BF16)
-            return slope<bf16, bf16, TG>(m, dg, (const bf16 *)dx.data, from, norms, dots);
+            return slope<bf16, bf16, TG>(m, dg, (const bf16 *)dx.data, from, o->norms, o);
         WITH_ACT("newton_schulz_backward", dg.t.dtype, TD, {
-            return slope<TD, float, TG>(m, dg, (const float *)dx.data, from, norms, dots);
+            return slope<TD, float, TG>(m, dg, (const float *)dx.data, from, o->norms, o);
         });
     });
     return STATUS_OK;
@@ -363,15 +368,17 @@ extern "C" Status newton_schulz_cuda(Device *d, Tensor u, Tensor norms, Tensor g
 static Status backward_round(const Round *m, Grad dg, Tensor u, Tensor du, Tensor g, float *norms,
                              const NewtonSchulz *s) {
     Iteration it = iteration_of(m, s);
+    Slope o = {};
     const bool tall = m->rows > m->columns;
     Tensor x, dx = du, dx0, turned, result;
     const bool narrow = s->steps > 0 && chain_fits(&it) && dg.t.dtype == DTYPE_BF16;
-    const DType type = narrow ? DTYPE_BF16 : DTYPE_F32; /* of the gradient before the norm's */
-    TRY(take(m->d, type, m->n, it.r, it.c, &dx0));
+    o.type = narrow ? DTYPE_BF16 : DTYPE_F32; /* of the gradient before the norm's */
+    o.norms = norms;
+    TRY(take(m->d, o.type, m->n, it.r, it.c, &dx0));
     if (s->steps == 0) {
         TRY(place(m->d, dx0, du, NULL, false));
         if (!tensor_is_none(u)) TRY(place(m->d, u, g, norms, false));
-        return norm_backward(m, dg, dx0, g, norms);
+        return norm_backward(m, dg, dx0, g, &o);
     }
     TRY(start(m, &it, g, norms, true, &x));
     if (!it.rates || tall || du.dtype != DTYPE_BF16 || !is_aligned(du.data, 16)) {
@@ -379,16 +386,19 @@ static Status backward_round(const Round *m, Grad dg, Tensor u, Tensor du, Tenso
         TRY(place(m->d, dx, du, NULL, tall));
     }
     TRY(result_take(m, &it, u, &result));
+    o.dx0 = dx0.data;
+    o.u = result;
+    if (narrow && !tall && !dg.add && is_aligned(dg.t.data, 16)) o.dg = dg.t.data;
     if (it.rates)
-        TRY(iterate_chain_backward(&it, dx0.data, type, result, dx.data, x.data));
+        TRY(iterate_chain_backward(&it, &o, dx.data, x.data));
     else
         TRY(iterate_blas_backward(&it, (float *)dx0.data, (float *)result.data, (float *)dx.data,
                                   (float *)x.data));
     TRY(result_place(m, u, result));
-    if (!tall) return norm_backward(m, dg, dx0, g, norms);
-    TRY(take(m->d, type, m->n, it.c, it.r, &turned));
+    if (!tall) return norm_backward(m, dg, dx0, g, &o);
+    TRY(take(m->d, o.type, m->n, it.c, it.r, &turned));
     TRY(place(m->d, turned, dx0, NULL, true));
-    return norm_backward(m, dg, turned, g, norms);
+    return norm_backward(m, dg, turned, g, &o);
 }
 
 extern "C" Status newton_schulz_backward_cuda(Device *d, Grad dg, Tensor u, Tensor du, Tensor g,

@@ -12,7 +12,8 @@
  * multiplies while the other rounds its tile.
  *
  * Step forward:  A = XX';  B = bA + cAA;  X <- aX + BX, aX from F32 values kept beside.
- * Step backward: H = dX X' + X dX';  Q = bH + c(HA + AH);  dX <- a dX + B dX + QX.
+ * Step backward: H = dX X' + X dX';  Q = bH + c(HA + AH);  dX <- a dX + B dX + QX. By quads the
+ * norm's slope follows, dg = rate dX - rate^2 <dX, g> / norm g, a phase without products.
  */
 #ifndef TTV_KERNELS_CUDA_NEWTON_SCHULZ_CHAIN_CUH
 #define TTV_KERNELS_CUDA_NEWTON_SCHULZ_CHAIN_CUH
@@ -26,8 +27,8 @@
 #define QUAD    256
 #define BOX     64 /* rows and columns of what the copy engine moves at a time */
 
-#define MAPS   14
-#define PHASES (6 * NEWTON_SCHULZ_MOST)
+#define MAPS   15
+#define PHASES (6 * NEWTON_SCHULZ_MOST + 1)
 #define COVERS 136 /* sets of a symmetric result of at most 2048 rows */
 #define NOBODY 255 /* in a cover */
 
@@ -35,6 +36,7 @@
 typedef struct Phase {
     uint8_t a[2], b[2];
     uint8_t out, s;  /* NOBODY: no such matrix */
+    uint8_t second;  /* by quads, added to s: what the norm's slope takes off, x; or NOBODY */
     uint8_t wait[2]; /* phases that have to be finished with the matrix; NOBODY: none */
     uint8_t terms;
     uint8_t halves;      /* 64 rows of a tile, not by quads */
@@ -49,6 +51,7 @@ typedef struct Phase {
     int power;          /* of the matrix's rate, by which all four are multiplied */
     const float *carry; /* F32 [n, r, columns], or NULL */
     float *wide;        /* the result in F32, or NULL; may be `carry` */
+    float *dots; /* by quads: <s, result> by warps and strips, instead of adding s; or NULL */
 } Phase;
 
 typedef struct Chain {
@@ -57,9 +60,13 @@ typedef struct Chain {
     int phases, n, r;
     int group; /* matrices that go through all phases together */
     int sets_each, sets;
-    int *done;                /* [phases][n]: finished tiles */
-    int *taken;               /* sets of the list that clusters have taken */
-    const float *rates;       /* [n] */
+    bool late;          /* by quads: a cluster takes a quad when it begins the one before */
+    int *done;          /* [phases][n]: finished tiles */
+    int *taken;         /* sets of the list that clusters have taken */
+    const float *rates; /* [n] */
+    const float *norms; /* [n], and inner products [n, parts], for a phase that has `second` */
+    const float *dots;
+    int parts;
     uint8_t cover[COVERS][4]; /* of symmetric results: row of each block, column, in tiles */
 } Chain;
 

@@ -86,6 +86,10 @@ static __device__ __forceinline__ int stages_of(const Phase &p) {
 static __device__ __forceinline__ int addend_stages(const Phase &p, const Quad &q) {
     return p.s != NOBODY ? (q.boxes + 1) / 2 : 0;
 }
+/* And then the second. */
+static __device__ __forceinline__ int second_stages(const Phase &p, const Quad &q) {
+    return p.second != NOBODY ? (q.boxes + 1) / 2 : 0;
+}
 
 #endif /* HAVE_SM90A */
 

@@ -47,7 +47,7 @@ static Phase *plan_phase(Plan *plan, int out, int a, int b, int64_t depth, bool 
     p->a[0] = (uint8_t)a, p->b[0] = (uint8_t)b, p->out = (uint8_t)out;
     p->terms = 1;
     p->halves = (uint8_t)halves;
-    p->s = NOBODY;
+    p->s = p->second = NOBODY;
     p->symmetric = symmetric;
     p->turned = !symmetric;
     p->depth = (int)depth;
@@ -178,6 +178,7 @@ static Status plan_run(Plan *plan) {
     const int most = max(by_sets, by_bytes);
     const int groups = c->n > most ? (c->n + most / 2) / most : 1; /* of one size */
     c->group = (int)ceil_div(c->n, groups);
+    c->late = plan->beside;
     c->sets = c->n * c->sets_each;
     TRY(scratch_take(d, bytes, (void **)&c->done));
     c->taken = c->done + c->phases * c->n;
@@ -245,6 +246,39 @@ Status iterate_chain(const Iteration *it, void *u, DType type, const void *x) {
     }
     TRY(plan_end(&plan, c.phases - 1, u, type));
     return plan_run(&plan);
+}
+
+/* Inner products of phase `t`, dx0, and x, where its makers can find them: by quads, of x that is
+ * nothing but BF16. */
+static Status plan_dots(Plan *plan, int t, int x, Slope *o) {
+    Phase *p = &plan->c->phase[t];
+    o->dots = NULL;
+    o->is_whole = false;
+    if (!plan->quads || !plan->folded) return STATUS_OK;
+    o->parts = p->sets * 16; /* strips of a quad, warps of a maker */
+    TRY(scratch_take(plan->it->d, sizeof(float) * plan->it->n * o->parts, (void **)&o->dots));
+    p->s = (uint8_t)x;
+    p->dots = o->dots;
+    return STATUS_OK;
+}
+
+/* The norm's slope, once a matrix has dx0 and its inner products, while dx0 is near: a phase
+ * without products, dg = rate dx0 - rate^2 dot / norm x. */
+static Status plan_whole(Plan *plan, int x, Slope *o) {
+    Chain *c = plan->c;
+    int dg;
+    if (!o->dots || !o->dg || o->type != DTYPE_BF16) return STATUS_OK;
+    const int dx0 = c->phase[c->phases - 1].out;
+    TRY(plan_matrix(plan, o->dg, plan->it->c, &dg));
+    Phase *p = plan_phase(plan, dg, dx0, dx0, plan->it->r, false);
+    p->terms = 0;
+    phase_add(p, dx0, 1.0f);
+    p->second = (uint8_t)x;
+    c->norms = o->norms;
+    c->dots = o->dots;
+    c->parts = o->parts;
+    o->is_whole = true;
+    return STATUS_OK;
 }
 
 /* Numbers of the maps of a backward, by step modulo 2 where two take turns. X and T after a step
@@ -324,18 +358,18 @@ static void plan_step_both(Plan *plan, const Kept *m, int k, int x, int t, float
 
 /* The iteration is U f(S) V' of X = U S V', f odd, and the derivative of such a function is its own
  * transpose: the gradient is the slope along dx, which goes the way of X, so nothing is kept. */
-Status iterate_chain_backward(const Iteration *it, void *dx0, DType type, Tensor u, const void *dx,
-                              const void *x) {
-    const bool wanted = !tensor_is_none(u);
+Status iterate_chain_backward(const Iteration *it, Slope *s, const void *dx, const void *x) {
+    const bool wanted = !tensor_is_none(s->u);
     Chain c;
     Plan plan;
     Kept m;
     Order o = {NOBODY, NOBODY, NOBODY, NOBODY, NOBODY, NOBODY};
     float *wide;
-    int from, slope;
+    int first, from, slope;
     plan_init(&plan, &c, it);
     plan.beside = plan.quads;
-    TRY(plan_matrix(&plan, x, it->c, &from));
+    TRY(plan_matrix(&plan, x, it->c, &first));
+    from = first;
     TRY(plan_matrix(&plan, dx, it->c, &slope));
     TRY(keep(&plan, &m));
     TRY(plan_wide(&plan, &wide));
@@ -343,7 +377,9 @@ Status iterate_chain_backward(const Iteration *it, void *dx0, DType type, Tensor
         plan_step_both(&plan, &m, k, from, slope, wide, wanted, &o);
         from = m.x[k % 2], slope = m.t[k % 2];
     }
-    TRY(plan_end(&plan, o.t, dx0, type));
-    if (wanted) TRY(plan_end(&plan, o.x, u.data, u.dtype));
+    TRY(plan_end(&plan, o.t, s->dx0, s->type));
+    if (wanted) TRY(plan_end(&plan, o.x, s->u.data, s->u.dtype));
+    TRY(plan_dots(&plan, o.t, first, s));
+    TRY(plan_whole(&plan, first, s));
     return plan_run(&plan);
 }

@@ -12,105 +12,12 @@
  * A maker keeps its finished strip in registers, rounded, and writes it box by box between the
  * first stages of its next quad.
  */
-#include "kernels/cuda/newton_schulz_order.cuh"
-#include "kernels/cuda/newton_schulz_list.cuh"
-#include "kernels/cuda/newton_schulz_quad.cuh"
+#include "kernels/cuda/newton_schulz_quad_end.cuh"
 
-#define THREADS     384
-#define STAGES      4
-#define STAGE_BYTES ((BOXES + 2) * TILE_BYTES) /* of b, of a */
-#define STAGING     (2 * TILE_BYTES)           /* of a maker: two boxes that take turns */
-#define AHEAD       2                          /* quads that are dealt before they are needed */
-#define SHARED      (STAGES * STAGE_BYTES + 2 * STAGING + 1024 + 256)
+#define THREADS 384
+#define SHARED  (STAGES * STAGE_BYTES + 2 * STAGING + 1024 + 256)
 
 #if HAVE_SM90A
-
-/* ---- shared memory -------------------------------------------------------------------------- */
-
-/* Addresses of shared memory. Barriers of a stage: full, empty. Of each staging box of a maker:
- * `staged`, it holds a result; `taken`, that has been read. Of the quads dealt: given, read. */
-typedef struct Ring {
-    Shared data, staging, full, empty, staged, taken, given, read, quads;
-} Ring;
-
-static __device__ __forceinline__ Shared stage_at(const Ring &r, int slot) {
-    return r.data + (unsigned)slot % STAGES * STAGE_BYTES;
-}
-static __device__ __forceinline__ Shared full_at(const Ring &r, int slot) {
-    return r.full + 8 * ((unsigned)slot % STAGES);
-}
-static __device__ __forceinline__ Shared empty_at(const Ring &r, int slot) {
-    return r.empty + 8 * ((unsigned)slot % STAGES);
-}
-static __device__ __forceinline__ int round_of(int slot) {
-    return (unsigned)slot / STAGES & 1;
-}
-
-/* The place of the i-th quad dealt, and the parity of its barriers. */
-static __device__ __forceinline__ int place_of(int i) {
-    return (unsigned)i % AHEAD;
-}
-static __device__ __forceinline__ int parity_of(int i) {
-    return (unsigned)i / AHEAD & 1;
-}
-
-/* ---- who does what -------------------------------------------------------------------------- */
-
-/* Clusters take the next quad of the list when they need one. One thread of a cluster does so, two
- * ahead, waits until its operands are there, and tells both blocks; everybody there reads all of
- * them. */
-#define READERS 11 /* of a block: copier, writers, warps of makers */
-
-static __device__ void dealer_run(const Ring &r, const Chain &c) {
-    const int clusters = gridDim.x / CLUSTER;
-    int set = blockIdx.x / CLUSTER;
-    for (int i = 0; set < c.sets; i++) {
-        const int at = place_of(i);
-        uint32_t low = 0, high = 0;
-        barrier_wait(r.read + 8 * at, parity_of(i) ^ 1);
-        if (i > 0) set = clusters + atomicAdd(c.taken, 1);
-        if (set < c.sets) {
-            const Quad q = quad_of(c, set);
-            low = (uint32_t)(q.phase | q.matrix << 8);
-            high = (uint32_t)(q.row / QUAD | q.column / QUAD << 8 | q.diagonal << 24 | 1 << 25);
-            while (!is_ready(c, q.phase, q.matrix)) continue;
-        }
-        for (int rank = 0; rank < CLUSTER; rank++)
-            asm volatile(
-                "{\n.reg .b32 to, barrier;\n.reg .b64 quad;\n"
-                "mapa.shared::cluster.u32 to, %0, %2;\n"
-                "mapa.shared::cluster.u32 barrier, %1, %2;\n"
-                "mov.b64 quad, {%3, %4};\n"
-                "mbarrier.arrive.expect_tx.shared::cluster.b64 _, [barrier], 8;\n"
-                "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [to], quad, [barrier];\n"
-                "}\n" ::"r"(r.quads + 8 * at),
-                "r"(r.given + 8 * at), "r"(rank), "r"(low), "r"(high)
-                : "memory");
-    }
-}
-
-/* The i-th quad of the cluster, not real at the end; for whole warps, or single threads of others.
- */
-static __device__ __forceinline__ Quad quad_next(const Ring &r, const Chain &c, int i, bool warp) {
-    const int at = place_of(i);
-    uint32_t low, high;
-    Quad q;
-    barrier_wait(r.given + 8 * at, parity_of(i));
-    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
-                 : "=r"(low), "=r"(high)
-                 : "r"(r.quads + 8 * at)
-                 : "memory");
-    if (warp) __syncwarp();
-    if ((!warp || threadIdx.x % 32 == 0) && high != ~0u) /* which it never is: once it is here */
-        barrier_arrive_at(r.read + 8 * at, 0);
-    q.phase = low & 0xff, q.matrix = low >> 8;
-    q.row = (int)(high & 0xff) * QUAD, q.column = (int)(high >> 8 & 0xffff) * QUAD;
-    q.diagonal = high >> 24 & 1;
-    q.real = high >> 25 & 1;
-    q.strips = min((c.r - q.row) / BOX, 4);
-    q.boxes = min((c.phase[q.phase].columns - q.column) / BOX, BOXES);
-    return q;
-}
 
 /* ---- fetching ------------------------------------------------------------------------------- */
 
@@ -152,14 +59,13 @@ static __device__ __forceinline__ void term_fetch(const Ring &r, const Chain &c,
 
 /* Boxes `first` and the next one of s for both makers. */
 static __device__ __forceinline__ void addend_fetch(const Ring &r, const Chain &c, const Quad &q,
-                                                    int rank, int slot, int first) {
+                                                    int rank, int slot, int s, int first) {
     const int strips = (strip_of(q, rank, 0) < q.strips) + (strip_of(q, rank, 1) < q.strips);
     const int boxes = min(q.boxes - first, 2);
     const Shared to = stage_take(r, slot, strips * boxes), full = full_at(r, slot);
     for (int j = 0; j < strips; j++)
         for (int i = 0; i < boxes; i++)
-            box_fetch(to + (2 * j + i) * TILE_BYTES, &c.map[c.phase[q.phase].s],
-                      q.column + (first + i) * BOX,
+            box_fetch(to + (2 * j + i) * TILE_BYTES, &c.map[s], q.column + (first + i) * BOX,
                       q.matrix * c.r + q.row + strip_of(q, rank, j) * BOX, full);
 }
 
@@ -171,7 +77,9 @@ static __device__ void copier_run(const Ring &r, const Chain &c, int rank) {
         asm volatile("fence.proxy.async;" ::: "memory"); /* what the dealer has seen is there */
 #pragma unroll 1
         for (int i = 0; i < p.terms; i++) term_fetch(r, c, q, rank, i, slot);
-        for (int i = 0; i < addends; i++) addend_fetch(r, c, q, rank, slot++, 2 * i);
+        for (int i = 0; i < addends; i++) addend_fetch(r, c, q, rank, slot++, p.s, 2 * i);
+        for (int i = 0; i < second_stages(p, q); i++)
+            addend_fetch(r, c, q, rank, slot++, p.second, 2 * i);
     }
 }
 
@@ -224,11 +132,6 @@ typedef struct Finished {
     int next, boxes, mirrored;
 } Finished;
 
-/* What a maker has come to: quads, stages, and passes over its staging boxes. */
-typedef struct Count {
-    int quads, slot, passes;
-} Count;
-
 template <bool MIRRORED>
 static __device__ __forceinline__ void pass_write(const Finished &f, const Ring &r, int box,
                                                   int which, Count &n) {
@@ -266,11 +169,6 @@ static __device__ __forceinline__ void boxes_write_until(Finished &f, const Ring
 
 /* ---- makers --------------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ void stage_release(const Ring &r, int slot) {
-    const int lane = threadIdx.x & 31;
-    if (lane < CLUSTER) barrier_arrive_at(empty_at(r, slot), lane);
-}
-
 /* How a maker multiplies: `a_box`, where its rows are in a stage; `boxes` of b; the k of a term
  * from which each operand is turned. */
 typedef struct Manner {
@@ -303,6 +201,7 @@ static __device__ __forceinline__ void strip_multiply(float (&sum)[128], Finishe
                                                       Count &n) {
     const int stages = stages_of(p), depth = p.depth;
     boxes_write_until(f, r, full_at(r, n.slot), round_of(n.slot), which, n);
+    if (stages == 0) strip_clear(sum); /* nothing but what is added */
     for (int i = 0, k = 0; i < stages; i++, n.slot++) {
         barrier_wait(full_at(r, n.slot), round_of(n.slot));
         k_multiply(sum, stage_at(r, n.slot), m, k, i > 0);
@@ -312,19 +211,8 @@ static __device__ __forceinline__ void strip_multiply(float (&sum)[128], Finishe
         k = k + DEPTH == depth ? 0 : k + DEPTH;
     }
     wgmma_wait<0>();
-    stage_release(r, n.slot - 1);
+    if (stages > 0) stage_release(r, n.slot - 1);
     while (f.next < f.boxes) box_write(f, r, which, n);
-}
-
-/* Adds beta s to boxes FIRST and the next one. */
-template <int FIRST>
-static __device__ __forceinline__ void addend_take(float (&sum)[128], const Ring &r, float beta,
-                                                   int which, Count &n) {
-    barrier_wait(full_at(r, n.slot), round_of(n.slot));
-    boxes_add<FIRST>(sum, stage_at(r, n.slot) + which * 2 * TILE_BYTES, beta);
-    sends_fence(); /* reads wait behind stores of others, an arrival does not */
-    __syncwarp();
-    stage_release(r, n.slot++);
 }
 
 /* From sums to what is written. */
@@ -333,20 +221,26 @@ static __device__ __forceinline__ void strip_finish(float (&sum)[128], Finished 
                                                     int which, Count &n) {
     const Phase &p = c.phase[q.phase];
     const int64_t first = (int64_t)(q.matrix * c.r + q.row + strip * BOX) * p.columns + q.column;
-    float rate = p.power > 0 ? c.rates[q.matrix] : 1.0f;
+    const Scales scale = scales_of(c, q);
     f.next = 0;
     f.boxes = boxes_of(q, strip);
     f.mirrored = mirrored_of(q, strip);
-    if (p.power == 2) rate *= rate;
     if (p.carry)
-        strip_carry(sum, p.carry + first, p.columns, f.boxes, rate * p.alpha, rate * p.kappa);
-    else if (rate * p.alpha != 1.0f)
-        strip_scale(sum, rate * p.alpha);
-    if (p.s != NOBODY) {
-        addend_take<0>(sum, r, rate * p.beta, which, n);
-        if (q.boxes > 2) addend_take<2>(sum, r, rate * p.beta, which, n);
+        strip_carry(sum, p.carry + first, p.columns, f.boxes, scale.sums * p.alpha,
+                    scale.sums * p.kappa);
+    else if (scale.sums * p.alpha != 1.0f)
+        strip_scale(sum, scale.sums * p.alpha);
+    if (p.dots) {
+        strip_dot(sum, r, c, q, strip, f.boxes, which, n);
+    } else if (p.s != NOBODY) {
+        addend_take<0>(sum, r, scale.added * p.beta, which, n);
+        if (q.boxes > 2) addend_take<2>(sum, r, scale.added * p.beta, which, n);
     }
-    if (p.gamma != 0.0f && q.diagonal) strip_identity(sum, strip, rate * p.gamma);
+    if (p.second != NOBODY) {
+        addend_take<0>(sum, r, scale.second, which, n);
+        if (q.boxes > 2) addend_take<2>(sum, r, scale.second, which, n);
+    }
+    if (p.gamma != 0.0f && q.diagonal) strip_identity(sum, strip, scale.diagonal * p.gamma);
     if (p.wide) strip_put_wide(sum, p.wide + first, p.columns, f.boxes);
     if (p.out == NOBODY) f.boxes = 0;
     strip_pack(f.packed, sum);
@@ -368,36 +262,6 @@ static __device__ __forceinline__ void maker_run(const Ring &r, const Chain &c, 
         strip_finish(sum, f, r, c, q, strip, which, n);
     }
     while (f.next < f.boxes) box_write(f, r, which, n);
-}
-
-static __device__ __forceinline__ Ring ring_init(Shared memory) {
-    Ring r;
-    r.data = (memory + 1023) & ~1023u;
-    r.staging = r.data + STAGES * STAGE_BYTES;
-    r.full = r.staging + 2 * STAGING;
-    r.empty = r.full + 8 * STAGES;
-    r.staged = r.empty + 8 * STAGES;
-    r.taken = r.staged + 32;
-    r.given = r.taken + 32;
-    r.read = r.given + 8 * AHEAD;
-    r.quads = r.read + 8 * AHEAD;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < 4; i++) {
-            barrier_init(r.staged + 8 * i, 128);
-            barrier_init(r.taken + 8 * i, 1);
-        }
-        for (int i = 0; i < AHEAD; i++) {
-            barrier_init(r.given + 8 * i, 1);
-            barrier_init(r.read + 8 * i, READERS * CLUSTER);
-        }
-        for (int i = 0; i < STAGES; i++) {
-            barrier_init(r.full + 8 * i, 1);
-            barrier_init(r.empty + 8 * i, 8 * CLUSTER); /* the warps of all makers */
-        }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
-    cluster_sync();
-    return r;
 }
 
 #endif

@@ -94,6 +94,11 @@ static __device__ __forceinline__ int own_column(void) {
     return threadIdx.x % 4 * 2;
 }
 
+static __device__ __forceinline__ void strip_clear(float (&sum)[128]) {
+#pragma unroll
+    for (int i = 0; i < 128; i++) sum[i] = 0.0f;
+}
+
 static __device__ __forceinline__ void strip_scale(float (&sum)[128], float alpha) {
 #pragma unroll
     for (int i = 0; i < 128; i++) sum[i] *= alpha;
@@ -160,6 +165,24 @@ static __device__ __forceinline__ void boxes_add(float (&sum)[128], Shared at, f
             sum[32 * FIRST + 8 * i + 2 * k + 1] += beta * high_of(f[k]);
         }
     }
+}
+
+/* Two boxes, those that there are of `boxes`: a thread's part of <s, sum>. */
+template <int FIRST>
+static __device__ __forceinline__ float boxes_dot(const float (&sum)[128], Shared at, int boxes) {
+    float dot = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        if (FIRST + i / 4 >= boxes) break;
+        uint32_t f[4];
+        matrix_get(f, part_of_box(at + i / 4 * TILE_BYTES, i % 4, false));
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            dot += sum[32 * FIRST + 8 * i + 2 * k] * low_of(f[k]);
+            dot += sum[32 * FIRST + 8 * i + 2 * k + 1] * high_of(f[k]);
+        }
+    }
+    return dot;
 }
 
 static __device__ __forceinline__ void strip_pack(uint32_t (&packed)[64], const float (&sum)[128]) {

@@ -257,6 +257,7 @@ const OpCase cases_newton_schulz[] = {
     {"newton_schulz", newton_schulz_body, {80, 384, 384, 2, 1, 0, 1}, IN_BF16, 4},
     {"newton_schulz", newton_schulz_body, {41, 384, 384, 1, 1, 1, 2}, IN_BF16, 3},
     {"newton_schulz", newton_schulz_body, {45, 512, 768, 1, 1, 0, 2}, IN_BF16 | ONLY_CARDS, 2},
+    {"newton_schulz", newton_schulz_body, {45, 512, 768, 3, 1, 1, 1}, IN_BF16 | ONLY_CARDS, 6},
     {"newton_schulz", newton_schulz_body, {3, 768, 768, 5, 1, 1}, BENCH, 0},
     {"newton_schulz", newton_schulz_body, {12, 384, 384, 5, 1, 1}, BENCH, 0},
     {"newton_schulz", newton_schulz_body, {64, 384, 384, 5, 1, 1}, BENCH, 0},
