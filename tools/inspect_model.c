@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "nvs/lact_nvs.h"
+#include "tools/model_meta.h"
 
 /* Dimension i of a named tensor of that rank; 0 when there is none. */
 static int64_t dimension(const SafeFile *f, const char *name, int rank, int i) {
@@ -178,20 +179,10 @@ static Status compare_nvs(const LactNvsConfig *c, const SafeFile *f, Findings *f
     return s;
 }
 
-/* What the file says of a section, over the defaults. */
-static Status read_config(const SafeFile *f, Section section, Config **config) {
-    const char *text = safetensors_meta(f, "ttv.config");
-    TRY(config_new(&section, 1, config));
-    if (!text) return STATUS_OK;
-    Status s = config_read_text(*config, text, strlen(text), safetensors_path(f), true);
-    if (s != STATUS_OK) config_free(*config);
-    return s;
-}
-
 static Status check_nvs(const SafeFile *f, Findings *faults) {
     LactNvsConfig c;
     Config *config;
-    TRY(read_config(f, (Section){"nvs_model", lact_nvs_options, &c}, &config));
+    TRY(model_meta_config(f, (Section){"nvs_model", lact_nvs_options, &c}, &config));
     Status s = STATUS_OK;
     if (!safetensors_meta(f, "ttv.config")) s = lact_nvs_config_from_weights(&c, f);
     if (s == STATUS_OK) s = compare_nvs(&c, f, faults);
@@ -202,7 +193,7 @@ static Status check_nvs(const SafeFile *f, Findings *faults) {
 static Status check_sequence(const SafeFile *f, Findings *faults) {
     VitttConfig c;
     Config *config;
-    TRY(read_config(f, (Section){"model", vittt_options, &c}, &config));
+    TRY(model_meta_config(f, (Section){"model", vittt_options, &c}, &config));
     Status s = vittt_config_resolve(&c, config);
     if (s == STATUS_OK) s = compare_vittt(&c, f, faults);
     config_free(config);

@@ -61,17 +61,15 @@ static void tell_changes(const VitttConfig *now, const VitttConfig *then, const 
 }
 
 Status model_tell_origin(const VitttConfig *now, const SafeFile *file, const char *path) {
-    const char *text = safetensors_meta(file, "ttv.config");
     VitttConfig then;
     Section section = section_of("model");
     Config *config;
     section.values = &then;
-    if (!text) return STATUS_OK;
-    TRY(config_new(&section, 1, &config));
-    Status s = config_read_text(config, text, strlen(text), path, true);
-    if (s == STATUS_OK) tell_changes(now, &then, path);
+    if (!safetensors_meta(file, "ttv.config")) return STATUS_OK;
+    TRY(model_meta_config(file, section, &config));
+    tell_changes(now, &then, path);
     config_free(config);
-    return s;
+    return STATUS_OK;
 }
 
 static Status describe_with(Model *m, Config *own, const char *text, const Config *user) {

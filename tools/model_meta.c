@@ -13,6 +13,15 @@ enum { MAX_LABEL_BYTES = 64 << 20 };
 
 /* ---- reading ---- */
 
+Status model_meta_config(const SafeFile *file, Section section, Config **out) {
+    const char *text = safetensors_meta(file, "ttv.config");
+    TRY(config_new(&section, 1, out));
+    if (!text) return STATUS_OK;
+    Status s = config_read_text(*out, text, strlen(text), safetensors_path(file), true);
+    if (s != STATUS_OK) config_free(*out);
+    return s;
+}
+
 static void strings_free(char **list, int64_t count) {
     for (int64_t i = 0; list && i < count; i++) mem_free(list[i]);
     mem_free(list);

@@ -6,6 +6,7 @@
 #include "core/memory.h"
 #include "nn/ops.h"
 #include "tools/cli.h"
+#include "tools/model_meta.h"
 #include "tools/sections.h"
 
 /* Parameters without values. */
@@ -133,15 +134,11 @@ Status nvs_checkpoint(const char *checkpoint, WeightsChoice choice, bool *out) {
 
 /* Weights may start another variant, or other views: it is for the user to know. */
 static Status tell_origin(const NvsModel *m, const SafeFile *file, const char *path) {
-    const char *text = safetensors_meta(file, "ttv.config");
     LactNvsConfig then;
-    Section section = {"nvs_model", lact_nvs_options, &then};
     Config *config;
-    if (!text) return STATUS_OK;
-    TRY(config_new(&section, 1, &config));
-    Status s = config_read_text(config, text, strlen(text), path, true);
+    if (!safetensors_meta(file, "ttv.config")) return STATUS_OK;
+    TRY(model_meta_config(file, (Section){"nvs_model", lact_nvs_options, &then}, &config));
     config_free(config);
-    if (s != STATUS_OK) return s;
     if (strcmp(m->config.variant, then.variant) != 0)
         note("%s was trained with variant %s, it goes on as %s", path, then.variant,
              m->config.variant);
