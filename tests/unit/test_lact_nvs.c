@@ -153,6 +153,45 @@ static void recomputing_changes_no_bit(void **state) {
     assert_true(model_overfit(USUAL, c, DTYPE_F32, 5) == kept);
 }
 
+/* Gradients of all parameters, one behind the other, of a loss that weighs what comes out. */
+static double *gradients_of(LactNvsConfig c, int64_t *count) {
+    Model m = USUAL;
+    model_open_of(&m, c, DTYPE_F32);
+    params_begin_step(&m.params);
+    tape_reset(m.tape, true);
+    Var *rgb = lact_nvs_forward(m.nvs, m.tape, view_input(&m, 0, m.views), m.inputs, NULL);
+    *count = tensor_count(rgb->value);
+    float *weights = malloc(sizeof *weights * (size_t)*count);
+    fill_normal(weights, *count, 31, 1);
+    const Tensor dy = push_floats(m.tape, weights, DTYPE_F32, rgb->value.rank, rgb->value.shape);
+    check_ok(tape_backward(m.tape, sum_of_products(m.tape, rgb, dy), 1));
+    check_ok(params_finish_grads(&m.params));
+    double *out = pull_doubles(m.device, m.params.grad);
+    *count = tensor_count(m.params.grad);
+    free(weights);
+    model_close(&m);
+    return out;
+}
+
+/* A frugal tape norms again where the LaCT layer and the MLP begin, and writing tokens by
+ * themselves: the norms' gradients are sums of other parts. */
+static void a_frugal_tape_has_the_same_gradients(void **state) {
+    (void)state;
+    int64_t count;
+    LactNvsConfig c = tiny(2, "base");
+    double *lavish = gradients_of(c, &count);
+    c.frugal = true;
+    double *frugal = gradients_of(c, &count);
+    c.recompute = true;
+    double *again = gradients_of(c, &count);
+    assert_true(relative(frugal, lavish, count, 0) < 1e-5);
+    assert_memory_equal(again, frugal, sizeof *again * (size_t)count);
+    assert_memory_not_equal(lavish, frugal, sizeof *again * (size_t)count); /* another way */
+    free(lavish);
+    free(frugal);
+    free(again);
+}
+
 /* ---- out of memory -------------------------------------------------------------------------- */
 
 static void every_allocation_may_fail(void **state) {
@@ -217,6 +256,7 @@ int main(void) {
         cmocka_unit_test(one_batch_is_learnt),
         cmocka_unit_test(every_variant_learns),
         cmocka_unit_test(recomputing_changes_no_bit),
+        cmocka_unit_test(a_frugal_tape_has_the_same_gradients),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(a_pass_may_run_out_of_memory),
     };
