@@ -62,7 +62,7 @@ typedef struct NewtonSchulz {
  * diagonal element of r. The shift bounds what F32 makes of tokens that are nearly alike; what it
  * changes lies where Newton-Schulz is still linear, so that q' f(r' y) = f(x' y) there all the
  * same. */
-#define TOKEN_SHIFT 1e-5f
+#define TOKEN_SHIFT 1e-4f
 #define TOKEN_LEAST 1e-10f
 
 /* Most rows that one run of a Walsh matrix mixes (slots walsh_rows, walsh_energy). */

@@ -14,7 +14,7 @@ static Status basis_quick(Device *d, Tensor q, Tensor r, Tensor inv, Tensor x) {
     void *s, *rest;
     TRY(scratch_take(d, sizeof(float) * (size_t)squares, &s));
     TRY(scratch_take(d, sizeof(bf16) * (size_t)squares, &rest));
-    TRY(basis_gram(d, b, (float *)s, (bf16 *)r.data, (bf16 *)inv.data, (const bf16 *)x.data));
+    TRY(basis_gram(d, b, (float *)s, (const bf16 *)x.data));
     TRY(basis_factor(d, b, (bf16 *)r.data, (bf16 *)inv.data, (bf16 *)rest, (float *)s));
     return basis_product(d, b, (bf16 *)q.data, (const bf16 *)inv.data, (const bf16 *)rest,
                          (const bf16 *)x.data);

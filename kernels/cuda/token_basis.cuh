@@ -16,9 +16,8 @@ typedef struct BasisSizes {
  * 16 bytes, where the 16 x 64 values follow as eight accumulators of mma.cuh, 32 lanes each. */
 #define BASIS_SUMS(strip, block, blocks) (((int64_t)(strip) * (blocks) + (block)) * 256)
 
-/* s = xx' (F32, n n a matrix), at and below the diagonal, and zeros for r and inv above it, but for
- * blocks of 64 x 64 on it. */
-Status basis_gram(Device *d, BasisSizes b, float *s, bf16 *r, bf16 *inv, const bf16 *x);
+/* s = xx' (F32, n n a matrix), at and below the diagonal. */
+Status basis_gram(Device *d, BasisSizes b, float *s, const bf16 *x);
 /* r and inv (BF16) from s, which is not kept, and what rounding took from inv, rounded; in blocks
  * of 64 x 64 above the diagonal `rest` is not written. */
 Status basis_factor(Device *d, BasisSizes b, bf16 *r, bf16 *inv, bf16 *rest, float *s);

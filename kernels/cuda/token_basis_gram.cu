@@ -51,24 +51,11 @@ static __device__ __forceinline__ void multiply(float (&sum)[64], const Stages &
     sums_settle(sum);
 }
 
-/* What r and inv hold above the diagonal: the place of a tile, mirrored; of a tile on the diagonal
- * its block of 64 x 64. While the first tokens are on their way, nothing else writes. */
-static __device__ __forceinline__ void zeros_put(bf16 *r, bf16 *inv, int n, int row, int column) {
-    const int side = row == column ? 64 : ROWS, chunks = side / 8;
-    for (int i = threadIdx.x; i < side * chunks; i += WORKERS) {
-        const int m = column + i / chunks, k = row + (row == column ? 64 : 0) + i % chunks * 8;
-        if (m >= n || k >= n) continue;
-        *(uint4 *)(r + (int64_t)m * n + k) = make_uint4(0, 0, 0, 0);
-        *(uint4 *)(inv + (int64_t)m * n + k) = make_uint4(0, 0, 0, 0);
-    }
-}
-
 #endif
 
 /* Grid: tiles at and below the diagonal, row after row; matrices. */
 __global__ void __launch_bounds__(WORKERS + 32, 2)
-    gram_kernel(float4 *s, bf16 *r_out, bf16 *inv_out, const __grid_constant__ CUtensorMap x, int n,
-                int c) {
+    gram_kernel(float4 *s, const __grid_constant__ CUtensorMap x, int n, int c) {
 #if HAVE_SM90A
     extern __shared__ uint8_t memory[];
     Stages r;
@@ -91,8 +78,6 @@ __global__ void __launch_bounds__(WORKERS + 32, 2)
         if (threadIdx.x == WORKERS) copier(r, &x, base + row, base + column, c);
         return;
     }
-    const int64_t matrix = (int64_t)blockIdx.y * n * n;
-    zeros_put(r_out + matrix, inv_out + matrix, n, row, column);
     float sum[64];
     multiply(sum, r, group, row == column, c);
     const int first = row + 64 * group, strips = n / 16, blocks = n / 64;
@@ -113,7 +98,7 @@ __global__ void __launch_bounds__(WORKERS + 32, 2)
 #endif
 }
 
-Status basis_gram(Device *d, BasisSizes b, float *s, bf16 *r, bf16 *inv, const bf16 *x) {
+Status basis_gram(Device *d, BasisSizes b, float *s, const bf16 *x) {
     CUtensorMap map;
     TRY(map_matrix(&map, x, (int64_t)b.count * b.n, b.c, ROWS));
     CUDA_TRY(cudaFuncSetAttribute(gram_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -121,7 +106,6 @@ Status basis_gram(Device *d, BasisSizes b, float *s, bf16 *r, bf16 *inv, const b
              "token_basis");
     const unsigned tiles = (unsigned)ceil_div(b.n, ROWS);
     const dim3 grid(tiles * (tiles + 1) / 2, (unsigned)b.count);
-    gram_kernel<<<grid, WORKERS + 32, SHARED_BYTES, stream_of(d)>>>((float4 *)s, r, inv, map, b.n,
-                                                                    b.c);
+    gram_kernel<<<grid, WORKERS + 32, SHARED_BYTES, stream_of(d)>>>((float4 *)s, map, b.n, b.c);
     return launched("token_basis");
 }
