@@ -11,7 +11,7 @@
 #define HEAD_EPS 1.1920929e-7f
 /* Blocks at the end whose hidden values are kept even so: they are all that fits into the memory
  * that the recipe is given (docs/performance_nvs.md). */
-#define HIDDEN_KEPT 7
+#define HIDDEN_KEPT 6
 
 /* ---- parameters --------------------------------------------------------------------------- */
 
