@@ -80,6 +80,59 @@ static void check_rows(const char *name, Rows kind, DType act, Limits limits) {
     check_sizes(name, kind, act, 192, 256, limits);
 }
 
+typedef enum Scene { PLAIN, JITTER, RAMP } Scene;
+
+/* Tokens of a picture that is all but plain: five colours in patches; the same with a little of
+ * each token's own here and there; a ramp between two. */
+static void fill_scene(float *x, Scene kind, int64_t n, int64_t c) {
+    float *colours = malloc(sizeof *colours * (size_t)(5 * c));
+    fill_normal(colours, 5 * c, 3, 1);
+    fill_normal(x, n * c, 4, kind == JITTER ? 4e-3f : 0.0f);
+    for (int64_t t = 0; t < n; t++)
+        for (int64_t i = 0; i < c; i++) {
+            const float part = (float)t / (float)n;
+            const int64_t colour = t < n / 2 ? 0 : 1 + t / 37 % 4;
+            if (kind == JITTER && (t + i) % 20) x[t * c + i] = 0;
+            x[t * c + i] += kind == RAMP ? part * colours[i] + (1 - part) * colours[c + i]
+                                         : colours[colour * c + i];
+        }
+    free(colours);
+}
+
+/* As a layer takes them: in BF16, mixed by Walsh rows in the order of their energy. What is left of
+ * equal tokens are rows of rounding or of nothing. */
+static void check_scene(const char *name, Scene kind) {
+    const int64_t n = 512, c = 768;
+    const int64_t wide[] = {1, n, c}, square[] = {1, n, n};
+    Device *d;
+    Tape *t;
+    Tensor energy, w, x, q, r, inv;
+    check_ok(device_open(name, &d));
+    check_ok(tape_new(d, &t));
+    tape_reset(t, false);
+    float *in = malloc(sizeof *in * (size_t)(n * c));
+    fill_scene(in, kind, n, c);
+    const Tensor tokens = push_floats(t, in, DTYPE_BF16, 3, wide);
+    check_ok(tape_take(t, DTYPE_F32, 2, wide, &energy));
+    check_ok(tape_take(t, DTYPE_BF16, 3, square, &w));
+    check_ok(tape_take(t, DTYPE_BF16, 3, wide, &x));
+    check_ok(tape_take(t, DTYPE_BF16, 3, wide, &q));
+    check_ok(tape_take(t, DTYPE_BF16, 3, square, &r));
+    check_ok(tape_take(t, DTYPE_BF16, 3, square, &inv));
+    check_ok(d->k->walsh_energy(d, energy, tokens));
+    check_ok(d->k->walsh_rows(d, w, energy));
+    check_ok(d->k->matmul(d, grad_set(x), w, false, tokens, false, 1));
+    check_ok(d->k->token_basis(d, q, r, inv, x));
+    double *dx = pull_doubles(d, x), *dq = pull_doubles(d, q), *dr = pull_doubles(d, r);
+    double *di = pull_doubles(d, inv);
+    for (int64_t i = 0; i < n * n; i++) assert_true(isfinite(dr[i]) && fabs(di[i]) < 1e12);
+    for (int64_t i = 0; i < n * c; i++) assert_true(fabs(dq[i]) < 1.1);
+    assert_true(off(dr, dq, false, n, c, n, dx) <= 1e-2 * norm_of(dx, n * c));
+    free(dx), free(dq), free(dr), free(di), free(in);
+    tape_free(t);
+    device_close(d);
+}
+
 /* Equal rows leave n - 3 directions of q that x does not have: q q' is 0 there. */
 static void check_device(const char *name) {
     check_rows(name, RANDOM, DTYPE_F32, (Limits){1e-6, 1e-4, 1e-3});
@@ -90,6 +143,9 @@ static void check_device(const char *name) {
     check_rows(name, EQUAL, DTYPE_BF16, (Limits){1e-2, 5, 6.3});
     check_rows(name, ZEROS, DTYPE_F32, (Limits){1e-6, 1e-4, 6.3});
     check_rows(name, ZEROS, DTYPE_BF16, (Limits){1e-2, 0.1, 6.3});
+    check_scene(name, PLAIN);
+    check_scene(name, JITTER);
+    check_scene(name, RAMP);
 }
 
 /* Energies that are no numbers have places, too: every row of the matrix is there once. */
