@@ -57,13 +57,16 @@ static void check_form(const char *variant, int64_t inter_multi, int64_t writing
     layer_close(&l);
 }
 
+/* In F32 they differ by the shift of the basis, over the tokens' smallest singular values: by 70 to
+ * 160 times it at most here. */
 static void span_is_whole(void **state) {
     (void)state;
     const char *const variants[] = {"base", "V2", "ascent", "query_is_key"};
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
         for (int64_t inter_multi = 1; inter_multi <= 2; inter_multi++)
             for (int64_t writing = 2; writing <= 8; writing += 3)
-                check_form(variants[i], inter_multi, writing, DTYPE_F32, 2e-3);
+                check_form(variants[i], inter_multi, writing, DTYPE_F32,
+                           200.0 * (double)TOKEN_SHIFT);
 }
 
 /* Distances of results 0 to 9 in BF16 from those of whole gradients in F32, root mean square. */
