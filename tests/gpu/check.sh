@@ -9,8 +9,8 @@
 #   ranks      two cards train and score as one (ranks.sh); skipped where there is one, or no NCCL
 #   model      whole models, card against CPU; same bits twice; resume (model_parity.c)
 #   memcheck   compute-sanitizer over the op table
-#   racecheck  likewise, each case once with all gradients written, reports of cuBLASLt's own kernels left out; and whether
-#              the tool sees a missing barrier (racecheck_sees.sh)
+#   racecheck  likewise, each case once with all gradients written, in processes short enough for the host's memory,
+#              reports of cuBLASLt's own kernels left out; and whether the tool sees a missing barrier (racecheck_sees.sh)
 #   bench      ttv bench step and ops of ViTTT-T, S, B in bf16
 #
 # All but memory and bench, which need the card for themselves, run side by side. Each has a time limit that ends in
@@ -262,7 +262,7 @@ sanitizer_program() { # its path, or nothing
     command -v compute-sanitizer || command -v /usr/local/cuda/bin/compute-sanitizer
 }
 
-# Cards of the processes of a tool, which take cases from one queue: of two cards every fourth process has the one
+# Cards of the lanes of a tool, which take cases from one queue: of two cards every fourth lane has the one
 # where other checks run.
 tool_cards() {
     local i
@@ -277,20 +277,26 @@ tool_cards() {
 foreign='^nvjet_sm[0-9]+_'
 
 # TOOL LIMIT SECONDS FLAG...: no case begins after SECONDS, so that the tool still says what it found. More than the ten
-# processes that compute-sanitizer expects by itself may run at once.
+# processes that compute-sanitizer expects by itself may run at once. racecheck keeps what it knows of every case in the
+# host's memory (35 GB of one process that went through a sixth of the table, and two of six were killed for it: 682f5aa),
+# so each of its lanes takes the table in four parts, a process after the other (tool_parts.sh). LIMIT and SECONDS are
+# those of a lane as a whole. A process takes 3 to 5 s to start there, which more parts would not leave time for.
 sanitizer() {
-    local tool=$1 limit=$2 seconds=$3 program options=(--max-connections 100 --error-exitcode 9)
+    local tool=$1 limit=$2 seconds=$3 table_parts=1 program options=(--max-connections 100 --error-exitcode 9)
     shift 3
-    [ "$tool" != racecheck ] || options=(--max-connections 100 --print-limit 10000 --racecheck-num-workers 2)
+    [ "$tool" != racecheck ] || {
+        options=(--max-connections 100 --print-limit 10000 --racecheck-num-workers 2)
+        table_parts=4
+    }
     program=$(sanitizer_program)
     if [ -z "$program" ]; then
         echo "SKIP $tool: compute-sanitizer is not installed"
         record "$tool" skip 0 "compute-sanitizer is not installed"
         return
     fi
-    check "$tool" "$limit" '^total' tool_shards "$program" --tool "$tool" "${options[@]}" \
-        "$build/tests/ops/ops_test" --device @ --once --verbose --queue "$work/queue_$tool" \
-        --seconds $((seconds * stretch)) "$@"
+    check "$tool" "$limit" '^total' tool_shards "$here/tool_parts.sh" $table_parts $((seconds * stretch)) \
+        "$work/queue_$tool" "$program" --tool "$tool" "${options[@]}" "$build/tests/ops/ops_test" --device @ --once \
+        --verbose "$@"
 }
 
 # images/s of the peer (the authors' code, compiled, on one H200 at batch 256) and our goal.

@@ -1,7 +1,7 @@
 #!/bin/bash
 # check.sh, shards.sh and queues of ops_test, without a card:  tests/gpu/test_check.sh BUILD
-# Sums and exit codes of shards; that a queue's cases run once each; what a tool's process that died leaves; which kernels
-# racecheck leaves out; a run of check.sh on the CPU that is stopped leaves the entries of what had ended and of what it
+# Sums and exit codes of shards; that a queue's cases run once each, also in parts; what a tool's process that died leaves;
+# parts for which there was no time; which kernels racecheck leaves out; a run of check.sh on the CPU that is stopped leaves the entries of what had ended and of what it
 # cut, and no process.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -43,14 +43,54 @@ expect "cases of a queue" "$(counts "$work"/shared.*)" "$(counts "$work/alone")"
 expect "an empty queue" "$(ops --queue "$work/queue" | counts -)" "0 0 0"
 expect "no queue" "$(ops --queue "$work/none/queue" >"$work/out"; echo $?)" 1
 
+# ---- parts of the table, one process after the other ----
+
+slots='zero fill copy add mul layernorm'
+parts() { # LANES PARTS SECONDS SCRIPT: like `shards`, each lane going through the parts
+    rm -f "$work"/parts.*
+    "$here/shards.sh" --jobs "$1" --values "$(seq -s ' ' "$1")" --sum ' failed on |^not finished' \
+        "$here/tool_parts.sh" "$2" "$3" "$work/parts" bash -c "$4" lane@ >"$work/out"
+    local code=$?
+    echo "$(tail -n 1 "$work/out") -> $code"
+}
+expect "cases in parts" "$(parts 3 4 60 "OMP_NUM_THREADS=1 '$build/tests/ops/ops_test' --once --verbose \$* $slots")" \
+    "total: $(grep ' failed on ' "$work/alone") -> 0"
+expect "processes" "$(grep -c '^[0-9]* cases' "$work/out")" 12
+expect "cases that ran twice" "$(grep '^begun' "$work/out" | sort | uniq -d)" ""
+late='not finished: 3 parts of the op table not begun'
+expect "no time" "$(parts 2 3 0 'echo begun')" "total: $late -> 124"
+expect "none begun" "$(grep -c '^begun' "$work/out")" 0
+expect "time for one part" "$(parts 2 4 2 'echo "run $2"; sleep 2.5')" "total: $late -> 124"
+expect "its number" "$(grep '^run' "$work/out" | sort | uniq -c | tr -s ' ')" " 2 run 0/4"
+expect "what is left" "$(parts 1 3 60 'echo "left $6"; sleep 1.1')" "total: no counts -> 0"
+expect "less from part to part" "$(awk '/^left/ && n++ && $2 >= was {bad = 1} {was = $2} END {print n + bad}' "$work/out")" 3
+expect "a part that was begun" "$(parts 2 2 60 'case $0$2 in lane10*) echo "not finished: 3 of 5 cases"; exit 124 ;; esac')" \
+    "total: not finished: 3 of 5 cases -> 124"
+expect "a part that dies" "$(parts 2 3 60 'echo "run $2"; case $2 in 1*) exit 9 ;; 2*) exit 124 ;; esac')" "total: no counts -> 9"
+expect "what follows it" "$(grep -c '^run' "$work/out")" 6
+expect "all parts skipped" "$(parts 2 2 60 'exit 77')" "total: no counts -> 77"
+expect "some parts skipped" "$(parts 2 2 60 'case $2 in 0*) exit 77 ;; esac')" "total: no counts -> 0"
+rm -f "$work"/parts.*
+"$here/tool_parts.sh" 3 60 "$work/parts" bash -c 'echo "run $2"; exec sleep 9.75' lane >"$work/out" &
+for ((i = 0; i < 100; i++)); do pgrep -fx 'sleep 9.75' >/dev/null && break; sleep 0.1; done
+kill $!
+wait $!
+expect "parts stopped" $? 124
+sleep 0.2
+expect "parts begun before and after that" "$(cat "$work/out"; pgrep -cfx 'sleep 9.75')" "run 0/3
+0"
+
 # ---- racecheck, with stand-ins for compute-sanitizer ----
 
-racecheck() { # LINE...: each process writes these and ends with 0; the check's entry
-    mkdir -p "$work/tool"
+racecheck() { # LINE...: the first process of each of two lanes writes these and ends with 0; the check's entry
     {
-        echo '#!/bin/bash'
+        echo 'case " $* " in *" --part 0/"*) ;; *) exit 0 ;; esac'
         printf 'printf "%%s\\n" "%s"\n' "$@"
-    } >"$work/tool/compute-sanitizer"
+    } | racecheck_by
+}
+racecheck_by() { # the same with a script for the tool
+    mkdir -p "$work/tool"
+    { echo '#!/bin/bash'; cat; } >"$work/tool/compute-sanitizer"
     chmod +x "$work/tool/compute-sanitizer"
     PATH=$work/tool:$PATH "$here/check.sh" --device cpu --parallel 2 --only racecheck --output "$work/race.json" \
         "$build" >"$work/out"
@@ -64,6 +104,18 @@ expect "racecheck" "$(racecheck 'begun a F32 (1)' 'ran a F32 (1): 5 ms' "$counts
 expect "a lost case" "$(racecheck 'begun a F32 (1)' 'ran a F32 (1): 5 ms' 'begun b F32 (2)' "$counts")" \
     "fail: exit 1: 2 cases, 4 runs, 0 failed on CPU; left out: 0 reports in 0 kernels of cuBLASLt"
 expect "its name" "$(grep -c 'FAIL lost: b F32 (2)' "$work/out")" 2
+
+# The table through the tool: its processes run cases, several one after the other in each lane, and one of them dies.
+through_tool='while [ "${1##*/}" != ops_test ]; do shift; done; "$@" '$slots
+expect "the table" "$(racecheck_by <<<"$through_tool")" \
+    "pass: $(ops --first-mode | tail -n 1); left out: 0 reports in 0 kernels of cuBLASLt"
+killed='case " $* " in *" --part 2/"*) mkdir "'$work'/once" 2>/dev/null && { echo "begun c F32 (3)"; exit 9; } ;; esac'
+expect "a process that was killed" "$(racecheck_by <<<"$killed
+$through_tool")" "fail: exit 9: $(ops --first-mode | tail -n 1); left out: 0 reports in 0 kernels of cuBLASLt"
+expect "its case" "$(grep -c 'FAIL lost: c F32 (3)' "$work/out")" 1
+echo 'echo "$@" >>"'$work'/lines"' | racecheck_by >/dev/null
+expect "processes of racecheck" "$(grep -o -- '--part.*--queue' "$work/lines" | sort | uniq -c | tr -s ' ')" \
+    "$(for i in 0 1 2 3; do echo " 2 --part $i/4 --queue"; done)"
 
 # Reports as the tool writes them; only those of cuBLASLt's kernels alone are left out.
 report() { # KERNEL KERNEL
