@@ -57,6 +57,26 @@ static inline Var *layer_input(Layer *l, const float *x, int64_t tokens) {
     return tape_input_grad(l->tape, push_floats(l->tape, x, tape_act(l->tape), 3, shape), "x");
 }
 
+enum { LAYER_PARTS = 10 }; /* gradients of eight parameters and of x, and y */
+
+/* sum(y dy) with y = layer + x; everything in doubles, the caller's to free. */
+static inline void layer_results(Layer *l, double *out[LAYER_PARTS]) {
+    Tape *t = l->tape;
+    params_begin_step(&l->params);
+    tape_reset(t, true);
+    Var *x = layer_input(l, l->x, l->tokens);
+    const int64_t shape[] = {l->batch, l->tokens, l->width};
+    Tensor dy = push_floats(t, l->dy, DTYPE_F32, 3, shape);
+    Var *y = lact_forward(&l->lact, t, x, l->writing, x, NULL);
+    Var *loss = sum_of_products(t, y, dy);
+    check_ok(tape_status(t));
+    out[9] = pull_doubles(l->device, y->value);
+    check_ok(tape_backward(t, loss, 1));
+    check_ok(params_finish_grads(&l->params));
+    for (int k = 0; k < 8; k++) out[k] = pull_doubles(l->device, l->params.items[k]->var.grad);
+    out[8] = pull_doubles(l->device, x->grad);
+}
+
 /* y without recording. */
 static inline double *layer_infer(Layer *l, const float *x) {
     tape_reset(l->tape, false);

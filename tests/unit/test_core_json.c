@@ -33,62 +33,63 @@ static void good_texts_parse(void **state) {
     json_free(NULL);
 }
 
+static const struct {
+    const char *text, *message;
+} bad_texts[] = {
+    {"", "t: byte 0: the JSON text ends too early"},
+    {"  ", "t: byte 2: the JSON text ends too early"},
+    {"{", "t: byte 1: the JSON text ends too early"},
+    {"[1,", "t: byte 3: the JSON text ends too early"},
+    {"\"ab", "t: byte 3: the JSON text ends too early"},
+    {"\"ab\\", "t: byte 4: the JSON text ends too early"},
+    {"{\"a\":1} x", "t: byte 8: unexpected bytes after the JSON value"},
+    {"1 2", "t: byte 2: unexpected bytes"},
+    {"{\"a\":1,\"b\":2,\"a\":3}", "t: byte 13: duplicate key 'a'"},
+    {"{\"a\":1,\"\\u0061\":2}", "t: byte 7: duplicate key '\\u0061'"},
+    {"{\"\xc3\xa9\":1,\"\\u00e9\":2}", "t: byte 8: duplicate key"},
+    {"{\"\xf0\x9f\x98\x80\":1,\"\\ud83d\\ude00\":2}", "t: byte 10: duplicate key"},
+    {"{\"a\":1,}", "t: byte 7: expected a string"},
+    {"{a:1}", "t: byte 1: expected a string"},
+    {"{\"a\" 1}", "t: byte 5: expected ':'"},
+    {"{\"a\":1 \"b\":2}", "t: byte 7: expected ',' or '}'"},
+    {"[1 2]", "t: byte 3: expected ',' or ']'"},
+    {"[1,]", "t: byte 3: expected a JSON value"},
+    {"nul", "t: byte 0: expected a JSON value"},
+    {"NaN", "t: byte 0: expected a JSON value"},
+    {"01", "t: byte 0: a number with a leading zero"},
+    {"+1", "t: byte 0: expected a JSON value"},
+    {"[1.]", "t: byte 3: expected a digit"},
+    {"[-]", "t: byte 2: expected a digit"},
+    {"[1e+]", "t: byte 4: expected a digit"},
+    {"1e999", "t: byte 0: number out of range"},
+    {"1111111111111111111111111111111111111111111111111111111111111",
+     "t: byte 0: a number of more than 60 characters"},
+    {"\"\\x\"", "t: byte 1: unknown escape"},
+    {"\"\\u12g4\"", "t: byte 1: \\u needs four"},
+    {"\"\\u0000\"", "t: byte 1: \\u0000 is not accepted"},
+    {"\"\\ud800\"", "t: byte 1: half of a surrogate pair"},
+    {"\"\\udc00\"", "t: byte 1: half of a surrogate pair"},
+    {"\"\\ud800\\u0041\"", "t: byte 1: half of a surrogate pair"},
+    {"\"a\tb\"", "t: byte 2: control character"},
+    {"\"\xff\"", "t: byte 1: invalid UTF-8"},
+    {"\"\xc0\xaf\"", "t: byte 1: invalid UTF-8"},
+    {"\"\xed\xa0\x80\"", "t: byte 1: invalid UTF-8"},
+    {"\"\xf4\x90\x80\x80\"", "t: byte 1: invalid UTF-8"},
+    {"\"\xe2\x82\"", "t: byte 1: invalid UTF-8"},
+    {"\xef\xbb\xbf{}", "t: byte 0: expected a JSON value"},
+    {"{\n\"a\": 1,,\n}\n", "t:2: byte 9: expected a string"},
+    {"{\n\"a\": 1,\n", "t:3: byte 10: the JSON text ends too early"},
+};
+
 static void bad_texts_are_refused_with_their_byte(void **state) {
     (void)state;
-    static const struct {
-        const char *text, *message;
-    } cases[] = {
-        {"", "t: byte 0: the JSON text ends too early"},
-        {"  ", "t: byte 2: the JSON text ends too early"},
-        {"{", "t: byte 1: the JSON text ends too early"},
-        {"[1,", "t: byte 3: the JSON text ends too early"},
-        {"\"ab", "t: byte 3: the JSON text ends too early"},
-        {"\"ab\\", "t: byte 4: the JSON text ends too early"},
-        {"{\"a\":1} x", "t: byte 8: unexpected bytes after the JSON value"},
-        {"1 2", "t: byte 2: unexpected bytes"},
-        {"{\"a\":1,\"b\":2,\"a\":3}", "t: byte 13: duplicate key 'a'"},
-        {"{\"a\":1,\"\\u0061\":2}", "t: byte 7: duplicate key '\\u0061'"},
-        {"{\"\xc3\xa9\":1,\"\\u00e9\":2}", "t: byte 8: duplicate key"},
-        {"{\"\xf0\x9f\x98\x80\":1,\"\\ud83d\\ude00\":2}", "t: byte 10: duplicate key"},
-        {"{\"a\":1,}", "t: byte 7: expected a string"},
-        {"{a:1}", "t: byte 1: expected a string"},
-        {"{\"a\" 1}", "t: byte 5: expected ':'"},
-        {"{\"a\":1 \"b\":2}", "t: byte 7: expected ',' or '}'"},
-        {"[1 2]", "t: byte 3: expected ',' or ']'"},
-        {"[1,]", "t: byte 3: expected a JSON value"},
-        {"nul", "t: byte 0: expected a JSON value"},
-        {"NaN", "t: byte 0: expected a JSON value"},
-        {"01", "t: byte 0: a number with a leading zero"},
-        {"+1", "t: byte 0: expected a JSON value"},
-        {"[1.]", "t: byte 3: expected a digit"},
-        {"[-]", "t: byte 2: expected a digit"},
-        {"[1e+]", "t: byte 4: expected a digit"},
-        {"1e999", "t: byte 0: number out of range"},
-        {"1111111111111111111111111111111111111111111111111111111111111",
-         "t: byte 0: a number of more than 60 characters"},
-        {"\"\\x\"", "t: byte 1: unknown escape"},
-        {"\"\\u12g4\"", "t: byte 1: \\u needs four"},
-        {"\"\\u0000\"", "t: byte 1: \\u0000 is not accepted"},
-        {"\"\\ud800\"", "t: byte 1: half of a surrogate pair"},
-        {"\"\\udc00\"", "t: byte 1: half of a surrogate pair"},
-        {"\"\\ud800\\u0041\"", "t: byte 1: half of a surrogate pair"},
-        {"\"a\tb\"", "t: byte 2: control character"},
-        {"\"\xff\"", "t: byte 1: invalid UTF-8"},
-        {"\"\xc0\xaf\"", "t: byte 1: invalid UTF-8"},
-        {"\"\xed\xa0\x80\"", "t: byte 1: invalid UTF-8"},
-        {"\"\xf4\x90\x80\x80\"", "t: byte 1: invalid UTF-8"},
-        {"\"\xe2\x82\"", "t: byte 1: invalid UTF-8"},
-        {"\xef\xbb\xbf{}", "t: byte 0: expected a JSON value"},
-        {"{\n\"a\": 1,,\n}\n", "t:2: byte 9: expected a string"},
-        {"{\n\"a\": 1,\n", "t:3: byte 10: the JSON text ends too early"},
-    };
-    for (int i = 0; i < COUNT(cases); i++) {
+    for (int i = 0; i < COUNT(bad_texts); i++) {
         cJSON *value;
-        Status s = json_parse(cases[i].text, strlen(cases[i].text), "t", &value);
+        Status s = json_parse(bad_texts[i].text, strlen(bad_texts[i].text), "t", &value);
         if (s != STATUS_DATA ||
-            strncmp(status_message(), cases[i].message, strlen(cases[i].message))) {
+            strncmp(status_message(), bad_texts[i].message, strlen(bad_texts[i].message))) {
             fail_msg("case %d: %s '%s', expected '%s'", i, status_name(s), status_message(),
-                     cases[i].message);
+                     bad_texts[i].message);
         }
         assert_null(value);
     }

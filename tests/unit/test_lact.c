@@ -79,27 +79,6 @@ static void gradients_are_slopes(void **state) {
 
 /* ---- the two forms -------------------------------------------------------------------------- */
 
-enum { PARTS = 10 }; /* gradients of eight parameters and of x, and y */
-
-/* sum(y dy) with y = layer + x; everything in doubles, the caller's to free. */
-static void layer_results(Layer *l, bool composed, double *out[PARTS]) {
-    Tape *t = l->tape;
-    l->lact.composed = composed;
-    params_begin_step(&l->params);
-    tape_reset(t, true);
-    Var *x = layer_input(l, l->x, l->tokens);
-    const int64_t shape[] = {l->batch, l->tokens, l->width};
-    Tensor dy = push_floats(t, l->dy, DTYPE_F32, 3, shape);
-    Var *y = lact_forward(&l->lact, t, x, l->writing, x, NULL);
-    Var *loss = sum_of_products(t, y, dy);
-    check_ok(tape_status(t));
-    out[9] = pull_doubles(l->device, y->value);
-    check_ok(tape_backward(t, loss, 1));
-    check_ok(params_finish_grads(&l->params));
-    for (int k = 0; k < 8; k++) out[k] = pull_doubles(l->device, l->params.items[k]->var.grad);
-    out[8] = pull_doubles(l->device, x->grad);
-}
-
 static void fused_is_composed(void **state) {
     (void)state;
     for (int i = 0; lact_variant_name(i); i++)
@@ -109,10 +88,12 @@ static void fused_is_composed(void **state) {
             check_ok(lact_variant_by_name(lact_variant_name(i), &v));
             if (v.linear) continue; /* one form only */
             layer_open(&l, 1 + form % 2, 1 + form / 2, lact_variant_name(i), DTYPE_F32);
-            double *a[PARTS], *b[PARTS];
-            layer_results(&l, false, a);
-            layer_results(&l, true, b);
-            for (int k = 0; k < PARTS; k++) {
+            double *a[LAYER_PARTS], *b[LAYER_PARTS];
+            l.lact.composed = false;
+            layer_results(&l, a);
+            l.lact.composed = true;
+            layer_results(&l, b);
+            for (int k = 0; k < LAYER_PARTS; k++) {
                 const int64_t n = k < 8 ? tensor_count(l.params.items[k]->master) : layer_count(&l);
                 /* the rates' bias: what is left of terms of the size of their weights' gradient */
                 const double floor = k == 6 ? norm_of(b[5], 3 * l.lact.heads * l.width) : 0;
@@ -122,7 +103,7 @@ static void fused_is_composed(void **state) {
                                 1 + form % 2, 1 + form / 2, k, error);
                 assert_true(error < 1e-4);
             }
-            for (int k = 0; k < PARTS; k++) {
+            for (int k = 0; k < LAYER_PARTS; k++) {
                 free(a[k]);
                 free(b[k]);
             }

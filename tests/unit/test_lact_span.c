@@ -9,29 +9,13 @@
 #include "lact_fixture.h"
 #include "lact_nvs_fixture.h"
 
-enum { PARTS = 10 }; /* gradients of eight parameters and of x, and y */
-
-/* sum(y dy) with y = layer + x. */
-static void results(Layer *l, LactSpan span, double *out[PARTS]) {
-    Tape *t = l->tape;
+static void results(Layer *l, LactSpan span, double *out[LAYER_PARTS]) {
     l->lact.span = span;
-    params_begin_step(&l->params);
-    tape_reset(t, true);
-    Var *x = layer_input(l, l->x, l->tokens);
-    const int64_t shape[] = {l->batch, l->tokens, l->width};
-    Tensor dy = push_floats(t, l->dy, DTYPE_F32, 3, shape);
-    Var *y = lact_forward(&l->lact, t, x, l->writing, x, NULL);
-    Var *loss = sum_of_products(t, y, dy);
-    check_ok(tape_status(t));
-    out[9] = pull_doubles(l->device, y->value);
-    check_ok(tape_backward(t, loss, 1));
-    check_ok(params_finish_grads(&l->params));
-    for (int k = 0; k < 8; k++) out[k] = pull_doubles(l->device, l->params.items[k]->var.grad);
-    out[8] = pull_doubles(l->device, x->grad);
+    layer_results(l, out);
 }
 
-static void free_results(double *out[PARTS]) {
-    for (int k = 0; k < PARTS; k++) free(out[k]);
+static void free_results(double *out[LAYER_PARTS]) {
+    for (int k = 0; k < LAYER_PARTS; k++) free(out[k]);
 }
 
 static void check_form(const char *variant, int64_t inter_multi, int64_t writing, DType act,
@@ -39,10 +23,10 @@ static void check_form(const char *variant, int64_t inter_multi, int64_t writing
     Layer l;
     layer_open(&l, 1, inter_multi, variant, act);
     l.writing = writing;
-    double *a[PARTS], *b[PARTS];
+    double *a[LAYER_PARTS], *b[LAYER_PARTS];
     results(&l, LACT_SPAN_ALWAYS, a);
     results(&l, LACT_SPAN_NEVER, b);
-    for (int k = 0; k < PARTS; k++) {
+    for (int k = 0; k < LAYER_PARTS; k++) {
         const int64_t n = k < 8 ? tensor_count(l.params.items[k]->master) : layer_count(&l);
         /* the rates' bias: what is left of terms of the size of their weights' gradient */
         const double floor = k == 6 ? norm_of(b[5], 3 * l.lact.heads * l.width) : 0;
@@ -72,16 +56,16 @@ static void span_is_whole(void **state) {
 /* Distances of results 0 to 9 in BF16 from those of whole gradients in F32, root mean square. */
 static double distance(LactSpan span, int64_t inter_multi) {
     Layer exact, rounded;
-    double *a[PARTS], *b[PARTS], sum = 0;
+    double *a[LAYER_PARTS], *b[LAYER_PARTS], sum = 0;
     layer_open(&exact, 1, inter_multi, "base", DTYPE_F32);
     layer_open(&rounded, 1, inter_multi, "base", DTYPE_BF16);
     results(&exact, LACT_SPAN_NEVER, a);
     results(&rounded, span, b);
-    for (int k = 0; k < PARTS; k++) {
+    for (int k = 0; k < LAYER_PARTS; k++) {
         const int64_t n = k < 8 ? tensor_count(exact.params.items[k]->master) : layer_count(&exact);
         const double floor = k == 6 ? norm_of(a[5], 3 * exact.lact.heads * exact.width) : 0;
         const double error = relative(b[k], a[k], n, floor);
-        sum += error * error / PARTS;
+        sum += error * error / LAYER_PARTS;
     }
     free_results(a);
     free_results(b);
@@ -112,7 +96,7 @@ static void open_large(Layer *l, const char *device, DType act) {
 static void card_is_cpu(void **state) {
     (void)state;
     Layer exact, card;
-    double *want[PARTS], *whole[PARTS], *span[PARTS], *again[PARTS];
+    double *want[LAYER_PARTS], *whole[LAYER_PARTS], *span[LAYER_PARTS], *again[LAYER_PARTS];
     Device *d;
     if (device_open("cuda", &d) != STATUS_OK) {
         print_message("skipped: %s\n", status_message());
@@ -125,7 +109,7 @@ static void card_is_cpu(void **state) {
     results(&card, LACT_SPAN_NEVER, whole);
     results(&card, LACT_SPAN_AUTO, span);
     results(&card, LACT_SPAN_ALWAYS, again);
-    for (int k = 0; k < PARTS; k++) {
+    for (int k = 0; k < LAYER_PARTS; k++) {
         const int64_t n = k < 8 ? tensor_count(exact.params.items[k]->master) : layer_count(&exact);
         const double floor = k == 6 ? norm_of(want[5], 3 * exact.width) : 0;
         const double off = relative(whole[k], want[k], n, floor);
